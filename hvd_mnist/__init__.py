@@ -1,0 +1,6 @@
+"""hvd_mnist: Horovod ring-allreduce training for today's TensorFlow (2.21, Keras 3).
+
+Importing this package imports nothing heavy: TensorFlow and Horovod load with ``hvd_mnist.keras``.
+"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,80 @@
+"""Words typed become one call and one exit status. ``hvd-mnist --help`` lists the words.
+
+A command is a ``click.Command`` that lives beside the job that it starts. This file knows only its name, its
+place and its one-line help, so that ``--help`` and completion import no job, and ``hosts`` or ``doctor``
+start where TensorFlow cannot be imported at all.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from hvd_mnist import __version__
+from hvd_mnist.errors import HvdMnistError
+
+COMMANDS = {
+    # name: (module, attribute, one line of help)
+    "train": ("hvd_mnist.commands.train", "train", "Train MNIST on every rank of this job (or alone)."),
+    "evaluate": ("hvd_mnist.commands.evaluate", "evaluate", "Test accuracy of a checkpoint, without a launcher."),
+    "predict": ("hvd_mnist.commands.evaluate", "predict", "Which digit is on each of these pictures?"),
+    "data": ("hvd_mnist.commands.data", "data", "Fetch a data set into the cache, or say where it is."),
+    "build-horovod": (
+        "hvd_mnist.commands.build_horovod",
+        "build_horovod",
+        "Build Horovod for the TensorFlow that is installed.",
+    ),
+    "hosts": ("hvd_mnist.commands.hosts", "hosts", "Check, convert and expand lists of hosts."),
+    "whoami": ("hvd_mnist.commands.hosts", "whoami", "Rank, size and launcher of this process, and why."),
+    "launch": ("hvd_mnist.commands.launch", "launch", "Start a job on hosts: horovodrun, mpirun, srun or here."),
+    "doctor": ("hvd_mnist.commands.doctor", "doctor", "Can this machine, or can these hosts, train?"),
+}
+
+
+class LazyGroup(click.Group):
+    """A click group whose commands are imported when they are used, not when they are listed."""
+
+    def __init__(self, *args, lazy: dict[str, tuple[str, str, str]], **kwargs):
+        super().__init__(*args, **kwargs)
+        self._lazy = lazy
+
+    def list_commands(self, ctx):
+        return list(self._lazy)
+
+    def get_command(self, ctx, name):
+        if name not in self._lazy:
+            return None
+        module, attribute, _ = self._lazy[name]
+        return getattr(importlib.import_module(module), attribute)
+
+    def format_commands(self, ctx, formatter):
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_line) for name, (_, _, help_line) in self._lazy.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(__version__, prog_name="hvd-mnist")
+def cli():
+    """Train with Horovod ring-allreduce on TensorFlow 2.21 and Keras 3."""
+
+
+def main() -> None:
+    """Entry point: run one command; turn what it raises into one line and an exit status."""
+    try:
+        cli.main(prog_name="hvd-mnist", standalone_mode=False)
+    except click.exceptions.Exit as finished:
+        sys.exit(finished.exit_code)
+    except click.exceptions.Abort:
+        sys.exit(130)  # Ctrl-C: 128 + SIGINT
+    except click.ClickException as wrong:  # an option or argument that click refused
+        wrong.show()
+        sys.exit(wrong.exit_code)
+    except HvdMnistError as error:
+        click.echo(f"hvd-mnist: error: {error}", err=True)
+        sys.exit(error.exit_status)
