@@ -67,9 +67,8 @@ def cli():
 def main() -> None:
     """Entry point: run one command; turn what it raises into one line and an exit status."""
     try:
-        cli.main(prog_name="hvd-mnist", standalone_mode=False)
-    except click.exceptions.Exit as finished:
-        sys.exit(finished.exit_code)
+        status = cli.main(prog_name="hvd-mnist", standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
     except click.exceptions.Abort:
         sys.exit(130)  # Ctrl-C: 128 + SIGINT
     except click.ClickException as wrong:  # an option or argument that click refused

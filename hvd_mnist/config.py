@@ -1,0 +1,166 @@
+"""Every knob of a training run, once: its name, default, help and check stand together.
+
+The flags of ``hvd-mnist train``, the environment variables (HVD_MNIST_BATCH_SIZE), the keys of a --config file
+and config.json in the run folder are all derived from ``TrainConfig``. Where a knob is set in several places,
+flag beats environment beats file beats default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hvd_mnist.errors import UsageError
+
+
+def knob(default, help, *, group, choices=(), least=None, above=None, most=None):
+    """A field of TrainConfig. ``least`` and ``most`` are inclusive bounds, ``above`` an exclusive lower one."""
+    bounds = {"least": least, "above": above, "most": most}
+    metadata = {"help": help, "group": group, "choices": tuple(choices), "bounds": bounds}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """What to train, on what, how and where. Raises UsageError where a value is out of range."""
+
+    # data and model
+    data: str = knob("mnist", "mnist, fashion-mnist, sample, a folder of IDX files, or an .npz", group="Data and model")
+    augment: str = knob(
+        "none", "random shifts of the training images by up to 2 pixels", group="Data and model", choices=("none", "shift")
+    )
+    offline: bool = knob(False, "use the cache only; never download", group="Data and model")
+    model: str = knob("small", "the network", group="Data and model", choices=("small", "cnn", "mlp"))
+
+    # how long
+    epochs: int = knob(3, "passes over the training set", group="Length", least=1)
+    steps: int | None = knob(None, "stop after so many steps instead of whole epochs", group="Length", least=1)
+    target_accuracy: float | None = knob(
+        None, "stop when the test accuracy reaches this, as in 0.99", group="Length", above=0.0, most=1.0
+    )
+    evaluate_every: int = knob(1, "epochs between evaluations; the last one always happens", group="Length", least=1)
+
+    # how
+    batch_size: int = knob(128, "examples per rank and step (weak scaling)", group="Optimization", least=1)
+    global_batch: int | None = knob(
+        None, "examples per step over all ranks (strong scaling); instead of --batch-size", group="Optimization", least=1
+    )
+    optimizer: str = knob("adam", "the update rule", group="Optimization", choices=("adam", "sgd"))
+    learning_rate: float = knob(0.002, "rate for one rank; scaled as --lr-scaling says", group="Optimization", above=0.0)
+    lr_scaling: str = knob(
+        "sqrt",
+        "multiply the rate by the number of ranks, by its square root, or not at all",
+        group="Optimization",
+        choices=("linear", "sqrt", "none"),
+    )
+    warmup_epochs: float = knob(0.5, "epochs in which the rate rises from a tenth to the whole", group="Optimization", least=0.0)
+    warmup_steps: int | None = knob(None, "the same in steps; instead of --warmup-epochs", group="Optimization", least=0)
+    schedule: str = knob(
+        "cosine", "the rate after warm-up", group="Optimization", choices=("cosine", "step", "constant")
+    )
+    precision: str = knob(
+        "float32",
+        "arithmetic of the layers",
+        group="Optimization",
+        choices=("float32", "mixed_bfloat16", "mixed_float16"),
+    )
+    compression: str = knob("none", "gradients on the wire", group="Optimization", choices=("none", "fp16", "bf16"))
+    accumulate: int = knob(1, "batches per rank between two exchanges of gradients", group="Optimization", least=1)
+    seed: int = knob(1, "start of every random number: weights, shuffling, dropout", group="Optimization", least=0)
+    deterministic: bool = knob(False, "refuse operations whose result may differ from run to run", group="Optimization")
+
+    # where the results go
+    run_dir: str | None = knob(None, "folder of this run; default runs/<data>-<model>-<time>", group="Run folder")
+    resume: str = knob(
+        "never", "auto continues the run in --run-dir from its newest complete checkpoint", group="Run folder", choices=("never", "auto")
+    )
+    checkpoint_every: int | None = knob(None, "steps between checkpoints; default every epoch", group="Run folder", least=1)
+    keep: int = knob(3, "checkpoints to keep, besides the best", group="Run folder", least=1)
+    log_every: int = knob(20, "steps between lines of metrics.jsonl", group="Run folder", least=1)
+    tensorboard: bool = knob(True, "write TensorBoard event files", group="Run folder")
+
+    # the job
+    threads: int | None = knob(None, "compute threads of a rank; default its share of the host's cores", group="Job", least=1)
+    check_replicas_every: int | None = knob(
+        None, "steps between comparisons of all replicas; default every epoch", group="Job", least=1
+    )
+    replica_tolerance: float = knob(
+        0.0, "largest difference between replicas that still counts as equal; 0 compares bits", group="Job", least=0.0
+    )
+    stall_timeout: int = knob(300, "seconds to wait for a missing rank before the job fails", group="Job", least=5)
+    all_ranks: bool = knob(False, "let every rank speak on the console, not only rank 0", group="Job")
+
+    def __post_init__(self):
+        for spec in dataclasses.fields(self):
+            _check(spec, getattr(self, spec.name))
+        if self.global_batch is not None and self.accumulate > 1 and self.global_batch % self.accumulate:
+            raise UsageError(f"--global-batch {self.global_batch} does not divide by --accumulate {self.accumulate}")
+
+    def rank_batch(self, size: int) -> int:
+        """Examples per rank and forward pass in a job of ``size`` ranks.
+
+        Raises:
+            UsageError: the global batch does not divide by ranks and accumulated passes.
+        """
+        if self.global_batch is None:
+            return self.batch_size
+        parts = size * self.accumulate
+        if self.global_batch % parts:
+            near = max(1, round(self.global_batch / parts)) * parts
+            raise UsageError(
+                f"--global-batch {self.global_batch} does not divide by {size} ranks x {self.accumulate} passes",
+                f"--global-batch {near}",
+            )
+        return self.global_batch // parts
+
+
+def flag(name: str) -> str:
+    """The flag of a knob: batch_size -> --batch-size."""
+    return "--" + name.replace("_", "-")
+
+
+def _check(spec: dataclasses.Field, value: Any) -> None:
+    bounds, choices = spec.metadata["bounds"], spec.metadata["choices"]
+    if value is None:
+        return
+    if choices and value not in choices:
+        near = difflib.get_close_matches(str(value), choices, 1)
+        raise UsageError(f"{flag(spec.name)} {value}: expected {', '.join(choices)}", near and f"{flag(spec.name)} {near[0]}")
+    for name, holds, words in (
+        ("least", lambda bound: value >= bound, "at least"),
+        ("above", lambda bound: value > bound, "more than"),
+        ("most", lambda bound: value <= bound, "at most"),
+    ):
+        bound = bounds[name]
+        if bound is not None and not holds(bound):
+            raise UsageError(f"{flag(spec.name)} {value}: expected {words} {bound}")
+
+
+def read_config_file(path: str | Path) -> dict[str, Any]:
+    """Knobs from a YAML (or JSON) file; keys as in TrainConfig, with - or _.
+
+    Raises:
+        UsageError: the file cannot be read, is no mapping, or has a key that is no knob (the near one is named).
+    """
+    import yaml
+
+    try:
+        loaded = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--config {path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"--config {path}: {' '.join(str(error).split())}") from None
+    if not isinstance(loaded, dict):
+        raise UsageError(f"--config {path}: expected 'knob: value' lines, found {type(loaded).__name__}")
+    known = {spec.name for spec in dataclasses.fields(TrainConfig)}
+    values = {}
+    for key, value in loaded.items():
+        name = str(key).replace("-", "_")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            raise UsageError(f"--config {path}: unknown key '{key}'", f"did you mean '{near[0]}'?" if near else None)
+        values[name] = value
+    return values

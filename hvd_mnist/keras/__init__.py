@@ -1,0 +1,184 @@
+"""Horovod for Keras 3: ``import hvd_mnist.keras as hvd`` in place of ``horovod.tensorflow.keras``.
+
+    hvd.init()
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(1e-3 * hvd.size()))
+    model.compile(optimizer, ...)
+    model.fit(..., callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+
+Where gradients are averaged: optimizer.py. How replicas are proven equal: replicas.py.
+"""
+
+from __future__ import annotations
+
+from hvd_mnist.runtime.world import join as _join
+from hvd_mnist.runtime.world import prepare_environment as _prepare_environment
+
+_prepare_environment()  # before Horovod loads MPI
+
+import horovod.tensorflow as _hvd  # noqa: E402
+import keras as _keras  # noqa: E402
+import tensorflow as _tf  # noqa: E402
+from horovod.tensorflow import (  # noqa: E402
+    Adasum,
+    Average,
+    Sum,
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+)
+from horovod.tensorflow.functions import broadcast_object  # noqa: E402
+from horovod.tensorflow.mpi_ops import (  # noqa: E402
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+
+from hvd_mnist.errors import UsageError  # noqa: E402
+from hvd_mnist.keras import callbacks  # noqa: E402
+from hvd_mnist.keras.broadcast import broadcast_variables  # noqa: E402
+from hvd_mnist.keras.compression import Compression  # noqa: E402
+from hvd_mnist.keras.optimizer import DistributedOptimizer  # noqa: E402
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "ProcessSet",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_variables",
+    "callbacks",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_initialized",
+    "load_model",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+]
+
+# What horovod.tensorflow.keras has and this version has not.
+_LATER = (
+    "PartialDistributedOptimizer",
+    "elastic",
+    "grouped_allgather",
+    "grouped_reducescatter",
+    "reducescatter",
+    "start_timeline",
+    "stop_timeline",
+)
+
+
+def __getattr__(name):
+    if name in _LATER:
+        raise NotImplementedError(f"hvd_mnist.keras.{name} is not in this version; Horovod's does not work on Keras 3")
+    raise AttributeError(f"module 'hvd_mnist.keras' has no attribute '{name}'")
+
+
+def init(*args, **kwargs):
+    """Join the job that a launcher started (or be a world of one), and check that Horovod sees the same job.
+
+    Raises:
+        WorldError: the launcher started another number of ranks than Horovod sees: unconnected copies.
+        UsageError: arguments (Horovod's ``comm``, ``process_sets``) that this version does not pass on.
+    """
+    if args or kwargs:
+        raise UsageError("init takes no arguments in this version", "hvd.init()")
+    _join()
+
+
+def allreduce(
+    value, name=None, average=None, prescale_factor=1.0, postscale_factor=1.0, op=None, compression=Compression.none
+):
+    """The mean (or ``op``) of a tensor-compatible value over ranks; a tensor of the same shape and dtype."""
+    return _hvd.allreduce(
+        _tf.convert_to_tensor(value),
+        average=average,
+        name=name,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        op=op,
+        compression=compression,
+    )
+
+
+def allgather(value, name=None):
+    """All ranks' values joined along the first dimension, in rank order; the other dimensions must agree."""
+    return _hvd.allgather(_tf.convert_to_tensor(value), name=name)
+
+
+def broadcast(value, root_rank, name=None):
+    """The root's value on every rank."""
+    return _hvd.broadcast(_tf.convert_to_tensor(value), root_rank, name=name)
+
+
+def broadcast_global_variables(root_rank):
+    """Horovod for TensorFlow 1 broadcast "all global variables"; TensorFlow 2 and Keras 3 keep no such list.
+
+    Raises:
+        UsageError: always, with the call that names the variables.
+    """
+    raise UsageError(
+        "broadcast_global_variables: there are no global variables in Keras 3",
+        "hvd.broadcast_variables(model.variables + model.optimizer.variables, root_rank), or "
+        "callbacks.BroadcastGlobalVariablesCallback(root_rank)",
+    )
+
+
+def load_model(filepath, custom_optimizers=None, custom_objects=None, compression=Compression.none, legacy_opts=False):
+    """Load a saved Keras model with its optimizer's state, and make that optimizer distributed.
+
+    Args:
+        filepath: a ``.keras`` file.
+        custom_optimizers: optimizer classes of your own that the file names.
+        custom_objects: {name: class or function} for anything else of your own.
+        compression: as in ``DistributedOptimizer``.
+        legacy_opts: TensorFlow's legacy optimizers, which Keras 3 has not: must be False.
+    """
+    if legacy_opts:
+        raise UsageError("legacy_opts=True: Keras 3 has no legacy optimizers", "legacy_opts=False")
+    objects = {cls.__name__: cls for cls in custom_optimizers or []} | (custom_objects or {})
+    model = _keras.saving.load_model(filepath, custom_objects=objects)
+    if model.optimizer is None:
+        raise UsageError(f"{filepath} holds no optimizer: it was saved uncompiled", "keras.saving.load_model(...)")
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+    DistributedOptimizer(model.optimizer, compression=compression)
+    return model

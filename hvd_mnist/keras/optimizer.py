@@ -1,0 +1,253 @@
+"""Where gradients are averaged: ``DistributedOptimizer.apply``, the first lines of ``_Averaging.apply`` below.
+
+Keras 3 calls one method on an optimizer, ``apply(grads, variables)``, and everything else (clipping, weight
+decay, moving averages of weights, the update) happens inside it. So gradients are averaged at its head:
+what is clipped is the average, and all ranks do the same with it.
+
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(1e-3 * hvd.size()))
+
+The instance stays: its class becomes a subclass of its own class with ``apply`` in front, so schedules, slots
+and optimizers of your own keep working, and what Keras saves names the plain class: a saved model loads where
+Horovod is not installed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+
+import horovod.tensorflow as hvd
+import keras
+import tensorflow as tf
+
+from hvd_mnist.errors import UsageError
+from hvd_mnist.keras import xla
+from hvd_mnist.keras.compression import BF16Compressor, Compression, sum_bfloat16
+from hvd_mnist.keras.replicas import FirstSteps, is_distributed
+
+_names = itertools.count()
+
+
+def DistributedOptimizer(
+    optimizer,
+    name=None,
+    device_dense="",
+    device_sparse="",
+    compression=Compression.none,
+    sparse_as_dense=False,
+    gradient_predivide_factor=1.0,
+    op=hvd.Average,
+    backward_passes_per_step=1,
+    average_aggregated_gradients=False,
+    num_groups=0,
+    groups=None,
+    process_set=hvd.global_process_set,
+    scale_local_gradients=True,
+):
+    """Make a Keras 3 optimizer average gradients over ranks before it applies them.
+
+    The arguments are those of ``horovod.tensorflow.keras.DistributedOptimizer``.
+
+    Args:
+        optimizer: any ``keras.optimizers.Optimizer``; this instance itself becomes distributed.
+        name: prefix of the collectives' names; the same on every rank.
+        device_dense, device_sparse: TensorFlow device for the exchange of dense and sparse gradients.
+        compression: ``Compression.none``, ``.fp16`` or ``.bf16``: the gradients' dtype on the wire.
+        sparse_as_dense: turn ``IndexedSlices`` into dense tensors before the exchange.
+        gradient_predivide_factor: divide by this before the sum, and by size / this after it.
+        op: ``Average``, ``Sum`` or ``Adasum``.
+        backward_passes_per_step: communicate and update once in so many calls of ``apply``.
+        average_aggregated_gradients: divide what those calls gathered by their number.
+        num_groups, groups: exchange gradients in this many groups, or in these (lists of variables).
+            None: all in one group, one allreduce a step.
+        process_set: the ranks to average over.
+        scale_local_gradients: concerns local variables, which a later version brings; without them there is
+            nothing to scale.
+
+    Returns:
+        ``optimizer``. Under the global policy ``mixed_float16``, a ``LossScaleOptimizer`` around it: averaging
+        comes outermost, so that all ranks see the same infinite value and skip the same steps.
+
+    Raises:
+        UsageError: not a Keras 3 optimizer, already distributed, or an argument out of range.
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise UsageError(
+            f"DistributedOptimizer wraps a keras.optimizers.Optimizer; found {type(optimizer).__name__}",
+            "hvd.DistributedOptimizer(keras.optimizers.Adam(...))",
+        )
+    if is_distributed(optimizer):
+        raise UsageError(f"{type(optimizer).__name__} '{optimizer.name}' is distributed already", "wrap it once")
+    if op not in (hvd.Average, hvd.Sum, hvd.Adasum):
+        raise UsageError(f"op={op}: expected Average, Sum or Adasum")
+    if backward_passes_per_step < 1:
+        raise UsageError(f"backward_passes_per_step={backward_passes_per_step}: expected 1 or more")
+    if gradient_predivide_factor != 1.0 and op != hvd.Average:
+        raise UsageError(f"gradient_predivide_factor={gradient_predivide_factor} needs op=Average")
+    scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    if keras.config.dtype_policy().name == "mixed_float16" and not scaled:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)  # as compile() would, but inside the average
+    base = type(optimizer)
+    number = next(_names)
+    optimizer._exchange = _Exchange(
+        name or f"Distributed{base.__name__}" + (f".{number}" if number else ""),
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        predivide=gradient_predivide_factor,
+        op=op,
+        passes=backward_passes_per_step,
+        average_passes=average_aggregated_gradients,
+        groups=groups if groups is not None else num_groups or None,
+        process_set=process_set,
+    )
+    optimizer.__class__ = type(base.__name__, (_Averaging, base), {"__module__": base.__module__})
+    xla.keep_keras_from_choosing_it()
+    return optimizer
+
+
+class _Averaging:
+    """What stands in front of the optimizer's own class."""
+
+    @property
+    def __class__(self):
+        # What Keras writes into a saved model is the plain class; type(self) is still this one.
+        return type(self).__mro__[2]
+
+    def average_gradients(self, grads, trainable_variables):
+        """The mean (or sum) over ranks of each gradient; None stays None."""
+        return self._exchange.average(list(grads), list(trainable_variables))
+
+    def apply(self, grads, trainable_variables=None):
+        """Average over ranks, then do what the wrapped optimizer does."""
+        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+        xla.refuse_inside_xla(self)
+        _refuse_inside_loss_scaling(self)
+
+        def update(gradients):
+            averaged = self.average_gradients(gradients, variables)
+            self._exchange.proof.watch([g for g in averaged if g is not None], _with(averaged, variables))
+            # Zero-argument super() would do the same; this names the class whose apply comes next.
+            super(_Averaging, self).apply(averaged, trainable_variables)
+
+        self._exchange.once_in_k_passes(list(grads), update)
+
+
+class _Exchange:
+    """How gradients travel: settings, the collectives, and the local sums between two exchanges."""
+
+    def __init__(self, name, *, op, process_set, passes, **settings):
+        self.name, self.op, self.process_set, self.passes = name, op, process_set, passes
+        self.__dict__.update(settings)
+        self.proof = FirstSteps(name)
+        self._sums = self._pass = None
+
+    def average(self, grads, variables):
+        dense, sparse = [], []
+        for i, gradient in enumerate(grads):
+            if isinstance(gradient, tf.IndexedSlices) and self.sparse_as_dense:
+                grads[i] = gradient = tf.convert_to_tensor(gradient)
+            if gradient is not None:
+                (sparse if isinstance(gradient, tf.IndexedSlices) else dense).append(i)
+        for number, members in enumerate(_grouped(dense, variables, self.groups)):
+            exchanged = self._average_dense([grads[i] for i in members], f"{self.name}.group{number}")
+            for i, gradient in zip(members, exchanged, strict=True):
+                grads[i] = gradient
+        for i in sparse:
+            grads[i] = self._average_sparse(grads[i], f"{self.name}.sparse{i}")
+        return grads
+
+    def _average_dense(self, tensors, name):
+        if self.compression is BF16Compressor and self.op != hvd.Adasum:
+            sums = sum_bfloat16([t / self.predivide for t in tensors], name, self.process_set)
+            divisor = self.process_set.size() / self.predivide if self.op == hvd.Average else 1
+            return [t / divisor for t in sums]
+        return hvd.grouped_allreduce(
+            tensors,
+            device_dense=self.device_dense,
+            compression=self.compression,
+            op=self.op,
+            prescale_factor=1.0 / self.predivide,
+            postscale_factor=self.predivide,
+            process_set=self.process_set,
+            name=name,
+            # The collective must have one name on all ranks, whatever scopes the step was traced in.
+            ignore_name_scope=True,
+        )
+
+    def _average_sparse(self, gradient, name):
+        """Rows of all ranks together. hvd.grouped_allreduce pairs them with shapes of other gradients."""
+        if self.op == hvd.Adasum:
+            raise UsageError("Adasum cannot add sparse gradients", "sparse_as_dense=True")
+        settings = {"process_set": self.process_set, "ignore_name_scope": True}
+        with tf.device(self.device_sparse):
+            rows = hvd.allgather(gradient.values, name=f"{name}.values", **settings)
+            indices = hvd.allgather(gradient.indices, name=f"{name}.indices", **settings)
+        if self.op == hvd.Average:
+            rows /= tf.cast(self.process_set.size(), rows.dtype)
+        return tf.IndexedSlices(rows, indices, dense_shape=gradient.dense_shape)
+
+    def once_in_k_passes(self, grads, update):
+        """Call ``update`` with the gradients of this pass, or once in ``passes`` with the sum of all of them."""
+        if self.passes == 1:
+            return update(grads)
+        present = [i for i, g in enumerate(grads) if g is not None]
+        dense = [tf.convert_to_tensor(grads[i]) for i in present]
+        if self._sums is None:
+            # Not the optimizer's variables: they must not appear in a saved model.
+            with tf.init_scope():
+                self._sums = [tf.Variable(tf.zeros(g.shape, g.dtype), trainable=False) for g in dense]
+                self._pass = tf.Variable(0, dtype=tf.int64, trainable=False)
+        for total, gradient in zip(self._sums, dense, strict=True):
+            total.assign_add(gradient)
+        self._pass.assign_add(1)
+
+        def exchange():
+            gathered = list(grads)
+            divisor = self.passes if self.average_passes else 1
+            for i, total in zip(present, self._sums, strict=True):
+                gathered[i] = total.read_value() / tf.cast(divisor, total.dtype)
+            update(gathered)
+            for total in self._sums:
+                total.assign(tf.zeros_like(total))
+            return tf.constant(True)
+
+        tf.cond(tf.equal(self._pass % self.passes, 0), exchange, lambda: tf.constant(False))
+
+
+def _grouped(dense, variables, groups):
+    """Split the places of dense gradients as ``groups`` says: an int, lists of variables, or None (together)."""
+    if groups is None:
+        return [dense] if dense else []
+    if isinstance(groups, int):
+        if groups < 1:
+            raise UsageError(f"groups={groups}: expected a positive number or lists of variables")
+        bounds = [len(dense) * k // groups for k in range(groups + 1)]
+        return [dense[a:b] for a, b in zip(bounds, bounds[1:], strict=False) if b > a]
+    of = {id(variable): k for k, members in enumerate(groups) for variable in members}
+    together: dict[object, list[int]] = {}
+    for i in dense:
+        together.setdefault(of.get(id(variables[i]), ("alone", i)), []).append(i)
+    return list(together.values())
+
+
+def _with(gradients, variables):
+    return [v for g, v in zip(gradients, variables, strict=True) if g is not None]
+
+
+def _refuse_inside_loss_scaling(optimizer):
+    """LossScaleOptimizer looks at local gradients for infinities and may skip its inner optimizer on one rank
+    alone; the others would wait in the allreduce for ever. Looks at the call stack, when a step is traced."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if caller is not optimizer and isinstance(caller, keras.optimizers.LossScaleOptimizer):
+            if is_distributed(caller):
+                break
+            raise UsageError(
+                "DistributedOptimizer is inside a LossScaleOptimizer (mixed_float16), where one rank can skip a step "
+                "that the others wait in",
+                "hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))",
+            )
+        frame = frame.f_back

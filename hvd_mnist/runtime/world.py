@@ -1,0 +1,159 @@
+"""The job as this process sees it: join, agree, leave.
+
+``join`` reads who the launcher says this process is, prepares the environment so that nothing has to be
+exported by hand, starts Horovod, and refuses to go on where launcher and Horovod disagree (unconnected
+copies that train alone). Everything that ranks tell each other here is JSON in a tensor, never a pickle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hvd_mnist.cluster.identity import Identity, check_agrees, identity_from
+
+STALL_WARNING_SECONDS = 30
+STALL_SHUTDOWN_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class World:
+    """A world of one is a world: rank 0 of size 1, and every collective returns its input."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    host: str
+    backend: str  # what carries the tensors: NCCL, MPI or Gloo
+    identity: Identity
+
+    @property
+    def is_root(self) -> bool:
+        return self.rank == 0
+
+
+def environment_defaults(environ: Mapping[str, str], identity: Identity, prefix: Path) -> dict[str, str]:
+    """Variables that Horovod and MPI need and that nobody has set. Pure; the reasons stand beside each.
+
+    Args:
+        environ: the process environment; a variable that is set there is never overridden.
+        identity: who the launcher says we are.
+        prefix: root of the Python environment (sys.prefix).
+    """
+    wanted = {}
+    if identity.size == 1 and identity.launcher == "none":
+        # A world of one needs no MPI: MPI_Init would start a daemon, ask for OPAL_PREFIX and refuse root.
+        wanted["HOROVOD_CONTROLLER"] = "gloo"
+        wanted["HOROVOD_CPU_OPERATIONS"] = "gloo"
+    if (prefix / "lib" / "libmpi.so.40").exists():
+        # Open MPI from its wheel was built for another prefix and finds its plug-ins by this variable alone.
+        wanted["OPAL_PREFIX"] = str(prefix)
+    # Horovod waits for ever by default; a missing rank must become an error that names it.
+    wanted["HOROVOD_STALL_CHECK_TIME_SECONDS"] = str(STALL_WARNING_SECONDS)
+    wanted["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = str(STALL_SHUTDOWN_SECONDS)
+    # Waiting that spins takes the core from TensorFlow's own threads: on CPUs it halves the speed
+    # (docs/performance.md). Yield while MPI waits, and let Horovod's Gloo loop sleep between cycles.
+    wanted["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    return {name: value for name, value in wanted.items() if name not in environ}
+
+
+def prepare_environment() -> Identity:
+    """Set ``environment_defaults`` in this process; call it before Horovod is imported."""
+    identity = identity_from(os.environ)
+    os.environ.update(environment_defaults(os.environ, identity, Path(sys.prefix)))
+    return identity
+
+
+def join() -> World:
+    """Start Horovod (again is harmless) and say where this process stands.
+
+    Raises:
+        WorldError: the launcher's variables contradict each other, or Horovod sees another job than the
+            launcher started.
+    """
+    identity = prepare_environment()
+    import horovod.tensorflow as hvd
+
+    hvd.init()
+    check_agrees(identity, hvd.rank(), hvd.size())
+    return World(
+        rank=hvd.rank(),
+        size=hvd.size(),
+        local_rank=hvd.local_rank(),
+        local_size=hvd.local_size(),
+        cross_rank=hvd.cross_rank(),
+        cross_size=hvd.cross_size(),
+        host=hostname(),
+        backend=_backend(hvd),
+        identity=identity,
+    )
+
+
+def hostname() -> str:
+    """This host's name, as errors and logs give it."""
+    return socket.gethostname()
+
+
+def _backend(hvd) -> str:
+    import tensorflow as tf
+
+    if hvd.nccl_built() and tf.config.list_physical_devices("GPU"):
+        return "NCCL"
+    return "MPI" if hvd.mpi_enabled() else "Gloo"
+
+
+def gather_json(value: Any, name: str) -> list[Any]:
+    """Every rank's ``value`` (anything that JSON can hold), in rank order, on every rank.
+
+    Args:
+        name: the same on every rank; appears in Horovod's stall report.
+    """
+    import horovod.tensorflow as hvd
+    import numpy as np
+    import tensorflow as tf
+
+    text = np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
+    with tf.device("/CPU:0"):
+        lengths = hvd.allgather(tf.constant([len(text)], tf.int64), name=f"{name}.length").numpy()
+        joined = hvd.allgather(tf.constant(text), name=name).numpy().tobytes()
+    ends = np.cumsum(lengths)
+    return [json.loads(joined[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
+
+
+def root_json(value: Any, name: str) -> Any:
+    """Rank 0's ``value`` on every rank. What the other ranks pass is not looked at."""
+    import horovod.tensorflow as hvd
+
+    return gather_json(value if hvd.rank() == 0 else None, name)[0]
+
+
+def sum_int64(values, name: str):
+    """Elementwise sum over ranks of an int64 or float64 array, exact for integers; a NumPy array."""
+    import horovod.tensorflow as hvd
+    import tensorflow as tf
+
+    with tf.device("/CPU:0"):
+        return hvd.allreduce(tf.constant(values), op=hvd.Sum, name=name).numpy()
+
+
+def barrier(name: str = "barrier") -> None:
+    """Wait until every rank is here."""
+    gather_json(0, name)
+
+
+def leave() -> None:
+    """Meet once more, so that no rank's exit looks like a failure to another, then stop Horovod."""
+    import horovod.tensorflow as hvd
+
+    if hvd.is_initialized():
+        barrier("leave")
+        hvd.shutdown()
