@@ -1,0 +1,54 @@
+"""Rules for the whole suite: in CI nothing that needs real ranks or hosts may be skipped, and no test leaks.
+
+The time limit of each test is pytest-timeout's, in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+MUST_RUN_IN_CI = (HERE / "parallel", HERE / "cluster")
+JOB_VARIABLES = ("HOROVOD_", "OMPI_", "OPAL_", "PMIX_", "SLURM_")
+
+
+def must_run(path: Path) -> bool:
+    return bool(os.environ.get("CI")) and any(folder in path.parents for folder in MUST_RUN_IN_CI)
+
+
+def fail_if_skipped(report, path: Path) -> None:
+    """Turn a skip into a failure that keeps its reason; an expected failure (xfail) stays what it is."""
+    if report.skipped and not hasattr(report, "wasxfail") and must_run(path):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        report.outcome = "failed"
+        report.longrepr = f"{path.name}: skipped, and CI is set: this must run there. {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    fail_if_skipped(report, item.path)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    report = yield
+    fail_if_skipped(report, Path(getattr(collector, "path", HERE)))
+    return report
+
+
+@pytest.fixture(autouse=True)
+def no_leaked_job_variables():
+    """A variable of a launcher that one test leaves behind would send the next one into a job that is not there."""
+    before = {name: value for name, value in os.environ.items() if name.startswith(JOB_VARIABLES)}
+    yield
+    after = {name: value for name, value in os.environ.items() if name.startswith(JOB_VARIABLES)}
+    for name in after.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    assert not changed, f"the test left {', '.join(changed)} changed in os.environ (use monkeypatch.setenv)"
