@@ -54,6 +54,7 @@ from hvd_mnist.keras import callbacks  # noqa: E402
 from hvd_mnist.keras.broadcast import broadcast_variables  # noqa: E402
 from hvd_mnist.keras.compression import Compression  # noqa: E402
 from hvd_mnist.keras.optimizer import DistributedOptimizer  # noqa: E402
+from hvd_mnist.keras.replicas import proof_failure  # noqa: E402
 
 __all__ = [
     "Adasum",
@@ -87,6 +88,7 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "proof_failure",
     "rank",
     "remove_process_set",
     "rocm_built",

@@ -39,12 +39,13 @@ class BroadcastGlobalVariablesCallback(ReplicaCheckCallback):
         local_variables: variables that stay each rank's own.
         check_replicas_every: steps between comparisons of all replicas; None compares after the first step
             and after every epoch. See ``hvd_mnist.keras.replicas``.
+        tolerance: largest difference that counts as equal.
     """
 
-    def __init__(self, root_rank, device="", local_variables=None, check_replicas_every=None):
+    def __init__(self, root_rank, device="", local_variables=None, check_replicas_every=None, tolerance=0.0):
         local = [] if local_variables is None else local_variables
         local = list(local) if isinstance(local, (list, tuple, set)) else [local]
-        super().__init__(every=check_replicas_every, skip=local)
+        super().__init__(every=check_replicas_every, tolerance=tolerance, skip=local)
         self.root_rank, self.device = root_rank, device
         self._local = {id(variable) for variable in local}
         self.broadcast_done = False

@@ -215,3 +215,6 @@ def is_distributed(optimizer) -> bool:
     return hasattr(type(optimizer), "average_gradients")
 
 
+def proof_failure(optimizer) -> ReplicasDiffer | None:
+    """What the checks inside the step found on this rank; TensorFlow wraps it in an error of its own."""
+    return optimizer._exchange.proof.failure if is_distributed(optimizer) else None

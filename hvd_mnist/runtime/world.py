@@ -11,12 +11,16 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from hvd_mnist import errors
 from hvd_mnist.cluster.identity import Identity, check_agrees, identity_from
+from hvd_mnist.errors import HvdMnistError
+
+T = TypeVar("T")
 
 STALL_WARNING_SECONDS = 30
 STALL_SHUTDOWN_SECONDS = 300
@@ -73,13 +77,20 @@ def prepare_environment() -> Identity:
     return identity
 
 
-def join() -> World:
+def join(stall_timeout: int | None = None) -> World:
     """Start Horovod (again is harmless) and say where this process stands.
+
+    Args:
+        stall_timeout: seconds after which waiting for a missing rank becomes an error; None keeps the
+            environment's value or STALL_SHUTDOWN_SECONDS.
 
     Raises:
         WorldError: the launcher's variables contradict each other, or Horovod sees another job than the
             launcher started.
     """
+    if stall_timeout is not None:
+        os.environ["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = str(stall_timeout)
+        os.environ["HOROVOD_STALL_CHECK_TIME_SECONDS"] = str(max(1, min(STALL_WARNING_SECONDS, stall_timeout // 2)))
     identity = prepare_environment()
     import horovod.tensorflow as hvd
 
@@ -136,13 +147,35 @@ def root_json(value: Any, name: str) -> Any:
     return gather_json(value if hvd.rank() == 0 else None, name)[0]
 
 
-def sum_int64(values, name: str):
-    """Elementwise sum over ranks of an int64 or float64 array, exact for integers; a NumPy array."""
+def sum_over_ranks(values, name: str):
+    """Elementwise sum over ranks of an int64 (exact) or float64 NumPy array; a NumPy array on every rank."""
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
     with tf.device("/CPU:0"):
         return hvd.allreduce(tf.constant(values), op=hvd.Sum, name=name).numpy()
+
+
+def on_every_rank(act: Callable[[], T], name: str) -> T:
+    """Do ``act`` here; where it fails on any rank, raise on every rank, naming the first that failed.
+
+    For acts that can fail on one host alone (data, disk, GPU): otherwise that rank ends and the others wait.
+    Only HvdMnistError and OSError are shared; anything else is a fault of the program and ends this rank.
+    """
+    result = failure = None
+    try:
+        result = act()
+    except (HvdMnistError, OSError) as error:
+        failure = error
+    told = gather_json([type(failure).__name__, str(failure), hostname()] if failure else None, name)
+    failed = [(rank, *report) for rank, report in enumerate(told) if report is not None]
+    if not failed:
+        return result
+    rank, kind, message, host = failed[0]
+    if len(told) == 1 and isinstance(failure, HvdMnistError):
+        raise failure
+    others = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+    raise getattr(errors, kind, HvdMnistError)(f"rank {rank} on {host}{others}: {message}")
 
 
 def barrier(name: str = "barrier") -> None:

@@ -1,0 +1,43 @@
+"""``hvd-mnist train``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from hvd_mnist.commands.options import GroupedHelp, config_from, config_options
+
+
+@click.command(cls=GroupedHelp)
+@config_options
+@click.pass_context
+def train(ctx, **_):
+    """Train MNIST on every rank of this job, or alone.
+
+    \b
+    hvd-mnist train                                       one process
+    horovodrun -np 2 -H localhost:2 hvd-mnist train       two ranks here
+    horovodrun -np 8 -H host1:4,host2:4 hvd-mnist train   two machines
+
+    Every option can also be set by an environment variable (--batch-size: HVD_MNIST_BATCH_SIZE) or in the file
+    of --config; a flag wins over the environment, the environment over the file.
+    """
+    config, sources = config_from(ctx)
+    from hvd_mnist.runtime.ending import end_job_on_error
+    from hvd_mnist.train import train as run
+
+    with end_job_on_error(_size, _rank):
+        run(config, sources)
+
+
+def _hvd():
+    return sys.modules.get("horovod.tensorflow")
+
+
+def _size() -> int:
+    return _hvd().size() if _hvd() and _hvd().is_initialized() else 1
+
+
+def _rank() -> int:
+    return _hvd().rank() if _hvd() and _hvd().is_initialized() else 0

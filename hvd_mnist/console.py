@@ -1,0 +1,104 @@
+"""What people see while a job runs: rank 0 speaks, every rank keeps a log file.
+
+Lines go through ``Console.say``. On a terminal the progress is a moving bar; elsewhere (under a launcher, in a
+log) it is a line every few seconds.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+QUIET_SECONDS = 5.0  # between two progress lines where there is no terminal
+
+
+class Console:
+    """A rank's voice.
+
+    Args:
+        rank: this rank.
+        speaks: write to standard output; rank 0 and, on request, all ranks.
+        prefix: put before every line, to tell ranks apart when all speak.
+    """
+
+    def __init__(self, rank: int = 0, speaks: bool = True, prefix: str = ""):
+        self.rank, self.speaks, self.prefix = rank, speaks, prefix
+        self._log = None
+        self._progress = None
+        self._last_line = 0.0
+
+    def open_log(self, path: Path) -> None:
+        """Also append every line to ``path``, with the time. Where that fails, say so and go on."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._log = path.open("a", encoding="utf-8", buffering=1)
+        except OSError as error:
+            print(f"rank {self.rank}: no log file {path}: {error.strerror}; going on without", file=sys.stderr)
+
+    def say(self, text: str = "") -> None:
+        """Print (where this rank speaks) and log."""
+        self.log(text)
+        if not self.speaks:
+            return
+        shown = "\n".join(self.prefix + line for line in text.split("\n"))
+        if self._progress is not None:
+            self._progress.console.print(shown, highlight=False, markup=False)
+        else:
+            print(shown, flush=True)
+
+    def log(self, text: str) -> None:
+        """Log only."""
+        if self._log is not None:
+            with suppress(OSError):  # a full disk must not end the training
+                self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
+    def table(self, title: str, rows: list[tuple], header: tuple[str, ...] = ()) -> None:
+        """A small table: people compare columns."""
+        from rich import box
+        from rich.console import Console as Rich
+        from rich.table import Table
+
+        table = Table(title=title, title_justify="left", box=box.SIMPLE, show_header=bool(header))
+        for name in header or [""] * len(rows[0]):
+            table.add_column(name)
+        for row in rows:
+            table.add_row(*(str(cell) for cell in row))
+        rich = Rich(width=100, record=True, file=io.StringIO())
+        rich.print(table)
+        self.say(rich.export_text(styles=False).rstrip())
+
+    def start_progress(self, total: int, done: int = 0, unit: str = "steps") -> None:
+        """Begin a progress display of ``total`` units."""
+        self._total = total
+        if not (self.speaks and sys.stdout.isatty()):
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn()
+        )
+        self._progress.start()
+        self._task = self._progress.add_task("", total=total, completed=done)
+
+    def advance(self, done: int, text: str) -> None:
+        """Show that ``done`` units are done, with a few words on how it goes."""
+        if self._progress is not None:
+            self._progress.update(self._task, completed=done, description=text)
+        elif time.monotonic() - self._last_line > QUIET_SECONDS:
+            self._last_line = time.monotonic()
+            self.say(f"step {done}/{self._total}  {text}")
+
+    def stop_progress(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def close(self) -> None:
+        self.stop_progress()
+        if self._log is not None:
+            with suppress(OSError):
+                self._log.close()
+            self._log = None

@@ -1,0 +1,393 @@
+"""Train on every rank of a job, or alone.
+
+    hvd-mnist train                                            one process: one GPU, or a CPU
+    horovodrun -np 2 -H localhost:2 hvd-mnist train            two ranks on this machine
+    horovodrun -np 8 -H host1:4,host2:4 hvd-mnist train        two machines with four GPUs each
+    mpirun -np 8 --hostfile hosts hvd-mnist train              the same on an HPC system
+
+The story runs from top to bottom in ``train``: every rank takes the same path to every collective; only
+writing and speaking are rank 0's alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import resource
+import sys
+import time
+from pathlib import Path
+
+from hvd_mnist import __version__, checkpoint
+from hvd_mnist.config import TrainConfig
+from hvd_mnist.console import Console
+from hvd_mnist.data import shard, sources
+from hvd_mnist.errors import CheckpointError, NotFinite, UsageError
+from hvd_mnist.run_folder import SCHEMA, Records, default_name, write_json
+from hvd_mnist.runtime import devices, world
+from hvd_mnist.schedule import Plan, make_optimizer, scaled_rate
+
+
+def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> dict:
+    """Train, evaluate, report.
+
+    Args:
+        config: every knob.
+        knob_sources: for each knob, where its value came from; recorded in config.json.
+
+    Returns:
+        The summary, as in RUN/summary.json, the same on every rank.
+
+    Raises:
+        HvdMnistError: one of the tree; ReplicasDiffer if the proof fails.
+    """
+    born = time.time()
+
+    # -- Join the world ---------------------------------------------------------------------------------------
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's greeting, once per rank, hides our lines
+    here = world.join(config.stall_timeout)
+    console = Console(here.rank, here.is_root or config.all_ranks, f"[{here.rank}] " if config.all_ranks else "")
+
+    # -- Pin the GPU, take this rank's share of the cores ------------------------------------------------------
+    threads = config.threads or devices.my_threads(here.local_size)
+    gpu = devices.pin(here.local_rank, here.local_size, here.host, threads)
+    _check_same_command(config)
+    _check_own_gpus(here, gpu)
+    import keras
+    import tensorflow as tf
+
+    import hvd_mnist.keras as hvd
+    from hvd_mnist import models
+    from hvd_mnist.evaluate import Evaluator
+    from hvd_mnist.training_callbacks import Checkpoints, Progress, dropout_streams_of
+
+    if config.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    keras.utils.set_random_seed(config.seed)
+    keras.config.set_dtype_policy(config.precision)
+
+    # -- Open the run folder: rank 0 writes, each rank has a log file of its own -------------------------------
+    run = Path(world.root_json(config.run_dir or default_name(config.data, config.model), "run_dir")).absolute()
+    lock = world.on_every_rank(lambda: checkpoint.lock(run) if here.is_root else None, "run_folder")
+    console.open_log(run / "logs" / f"rank-{here.rank}.log")
+    console.log(f"rank {here.rank} of {here.size}, local rank {here.local_rank}, host {here.host}, pid {os.getpid()}")
+
+    # -- Shard the data ----------------------------------------------------------------------------------------
+    arrays = world.on_every_rank(lambda: sources.load(config.data, offline=config.offline, notify=console.say), "data")
+    examples = len(arrays.train_images)
+    batch = config.rank_batch(here.size)
+    global_batch = batch * here.size * config.accumulate
+    per_epoch = shard.steps_per_epoch(examples, global_batch)
+    total = config.steps or per_epoch * config.epochs
+
+    # -- Build the model ---------------------------------------------------------------------------------------
+    image_shape = arrays.train_images.shape[1:]
+    model = models.build(config.model, (*image_shape, 1)[:3], arrays.classes)
+
+    # -- Distribute the optimizer: hvd_mnist/keras/optimizer.py averages the gradients --------------------------
+    peak = scaled_rate(config.learning_rate, here.size, config.lr_scaling)
+    warmup = config.warmup_steps if config.warmup_steps is not None else round(config.warmup_epochs * per_epoch)
+    plan = Plan(config.schedule, peak, min(warmup, max(0, total - 1)), total)
+    optimizer = hvd.DistributedOptimizer(
+        make_optimizer(config.optimizer, plan.to_keras()),
+        compression=getattr(hvd.Compression, config.compression),
+        backward_passes_per_step=config.accumulate,
+        average_aggregated_gradients=True,
+    )
+    model.compile(
+        optimizer,
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        jit_compile=False,
+    )
+    optimizer.build(model.trainable_variables)
+
+    # -- Same start on every rank: the newest complete checkpoint, or rank 0's initial variables ----------------
+    def read_checkpoint():
+        return _restore(run / "checkpoints", model, config, console) if here.is_root else None
+
+    found = world.root_json(world.on_every_rank(read_checkpoint, "checkpoint"), "resume")
+    done = _place(found, optimizer, global_batch, per_epoch, console)
+    proof = hvd.callbacks.BroadcastGlobalVariablesCallback(
+        0, check_replicas_every=config.check_replicas_every, tolerance=config.replica_tolerance
+    )
+    proof.set_model(model)
+    proof.broadcast()
+    dropout_streams_of(model, config.seed, here.rank)
+
+    banner = _banner(config, here, arrays, gpu, threads, model, global_batch, per_epoch, total, plan)
+    console.table(f"hvd_mnist {__version__}", banner)
+    if here.is_root:
+        write_json(run / "config.json", _config_record(config, knob_sources, banner))
+
+    # -- Fit ---------------------------------------------------------------------------------------------------
+    records = Records(run if here.is_root else None, tensorboard=config.tensorboard, from_step=done)
+    state = {
+        "seed": config.seed,
+        "world_size": here.size,
+        "global_batch": global_batch,
+        "steps_per_epoch": per_epoch,
+        "learning_rate": config.learning_rate,
+        "lr_scaling": config.lr_scaling,
+        "data_sha256": arrays.sha256,
+        "model": config.model,
+        "optimizer": config.optimizer,
+        "best_accuracy": (found or {}).get("best_accuracy"),
+    }
+    saves = Checkpoints(
+        run / "checkpoints" if here.is_root else None, state, every=config.checkpoint_every, keep=config.keep, records=records
+    )
+    progress = Progress(
+        console, records, plan, done=done, per_epoch=per_epoch, images=global_batch, accumulate=config.accumulate, log_every=config.log_every
+    )
+    averages = hvd.callbacks.MetricAverageCallback()
+    evaluator = Evaluator(model, arrays.test_images, arrays.test_labels, rank=here.rank, size=here.size)
+    evaluation, reached = None, False
+    started, cpu_started = time.perf_counter(), time.process_time()
+    console.start_progress(total, done)
+    from hvd_mnist.data.pipeline import batches
+
+    for epoch in range(done // per_epoch, -(-total // per_epoch)):
+        first = max(done - epoch * per_epoch, 0)
+        last = min(per_epoch, total - epoch * per_epoch)
+        if first >= last:
+            continue
+        passes = config.accumulate
+        dataset = batches(
+            arrays.train_images,
+            arrays.train_labels,
+            seed=config.seed,
+            epoch=epoch,
+            first_step=first * passes,
+            steps=(last - first) * passes,
+            rank=here.rank,
+            size=here.size,
+            batch_size=batch,
+            augment=config.augment,
+        )
+        progress.begin_epoch(epoch, first)
+        saves.begin_epoch(epoch, first, last, passes)
+        try:
+            model.fit(
+                dataset,
+                epochs=epoch + 1,
+                initial_epoch=epoch,
+                verbose=0,
+                callbacks=[averages, proof, progress, saves],
+            )
+        except tf.errors.OpError:
+            raise hvd.proof_failure(optimizer) or sys.exc_info()[1] from None
+        _assert_finite(model, here, epoch)
+        step = epoch * per_epoch + last
+        final = step >= total
+        if final or (epoch + 1) % config.evaluate_every == 0:
+            # -- Evaluate: each test example once, the same numbers on every rank ------------------------------
+            evaluation = evaluator()
+            reached = config.target_accuracy is not None and evaluation.accuracy >= config.target_accuracy
+            progress.evaluated(step, evaluation)
+        if final or reached or config.checkpoint_every is None:
+            saves.save(step, evaluation.accuracy if evaluation else None)
+        if reached:
+            console.say(f"target accuracy {config.target_accuracy:.2%} reached at step {step}")
+            break
+    if evaluation is None:
+        evaluation = evaluator()
+        console.say(f"nothing left to train: step {done} of {total} is done; test accuracy {evaluation.accuracy:.2%}")
+    console.stop_progress()
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
+
+    # -- Report ------------------------------------------------------------------------------------------------
+    images = progress.steps_made * global_batch
+    mine = {
+        "rank": here.rank,
+        "host": here.host,
+        "gpu": gpu,
+        "threads": threads,
+        "cpu_seconds": round(cpu_seconds, 2),
+        "peak_memory_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+    }
+    ranks = world.gather_json(mine, "summary")
+    summary = {
+        "schema": SCHEMA,
+        "world_size": here.size,
+        "launcher": here.identity.launcher,
+        "backend": here.backend,
+        "data": arrays.name,
+        "data_is_sample": arrays.is_sample,
+        "data_sha256": arrays.sha256,
+        "model": config.model,
+        "parameters": model.count_params(),
+        "epochs": round((done + progress.steps_made) / per_epoch, 4),
+        "steps": done + progress.steps_made,
+        "resumed_from_step": done,
+        "global_batch": global_batch,
+        "learning_rate_peak": peak,
+        "test_accuracy": evaluation.accuracy,
+        "test_correct": evaluation.correct,
+        "test_examples": evaluation.examples,
+        "test_loss": evaluation.loss,
+        "target_accuracy": config.target_accuracy,
+        "target_reached": reached if config.target_accuracy is not None else None,
+        "images_per_second": round(images / progress.train_seconds, 1) if progress.train_seconds else None,
+        "train_seconds": round(seconds, 2),
+        "cpu_seconds": round(sum(r["cpu_seconds"] for r in ranks), 2),
+        "start_seconds": round(time.time() - born - seconds, 2),
+        "ranks": ranks,
+        "proof": {
+            "held": True,  # ReplicasDiffer has been raised otherwise
+            "first_step_gradients": progress.steps_made > 0,
+            "comparisons": proof.checks,
+            "tolerance": config.replica_tolerance,
+            "seconds": round(proof.seconds, 3),
+        },
+        "versions": versions(),
+    }
+    if here.is_root:
+        write_json(run / "summary.json", summary)
+    records.close()
+    _say_summary(console, summary, run)
+    console.close()
+    world.leave()
+    if lock is not None:
+        lock.release()
+    return summary
+
+
+def versions() -> dict[str, str]:
+    """What a result depends on."""
+    import horovod
+    import keras
+    import numpy
+    import tensorflow as tf
+
+    return {
+        "hvd_mnist": __version__,
+        "horovod": horovod.__version__,
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "numpy": numpy.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def _check_same_command(config: TrainConfig) -> None:
+    """Ranks that were given different options would wait for each other in the wrong place."""
+    told = world.gather_json([world.hostname(), dataclasses.asdict(config)], "config")
+    _, expected = told[0]
+    for rank, (host, found) in enumerate(told):
+        for name, value in found.items():
+            if value != expected[name]:
+                raise UsageError(
+                    f"rank {rank} on {host} has {name}={value}, rank 0 has {name}={expected[name]}",
+                    "give every rank the same command, HVD_MNIST_* variables and config file",
+                )
+
+
+def _check_own_gpus(here: world.World, gpu: int | None) -> None:
+    mask = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    claim = mask[gpu] if gpu is not None and gpu < len(mask) and mask != [""] else str(gpu)
+    told = world.gather_json([here.host, claim if gpu is not None else None], "gpus")
+    if here.identity.launcher != "slurm":  # it may number each task's own GPU 0
+        claims = [(rank, host, name) for rank, (host, name) in enumerate(told) if name is not None]
+        shared = devices.ranks_on_one_gpu(claims)
+        if shared:
+            raise UsageError(shared, "unset CUDA_VISIBLE_DEVICES, or list one GPU for each rank in it")
+
+
+def _restore(folder: Path, model, config: TrainConfig, console: Console) -> dict | None:
+    """On rank 0: the state of the newest complete checkpoint, read into ``model``; None for a fresh start."""
+    if config.resume == "never":
+        if checkpoint.candidates(folder):
+            raise CheckpointError(
+                f"{folder.parent} holds a run already", "--resume auto to continue it, or another --run-dir"
+            )
+        return None
+    found = checkpoint.latest(folder, notify=console.say)
+    if found is None:
+        console.say(f"no complete checkpoint in {folder}: starting at step 0")
+        return None
+    state = checkpoint.load_state(found.path)
+    for name in ("model", "optimizer", "seed"):
+        if state[name] != getattr(config, name):
+            raise CheckpointError(
+                f"{found.path} was trained with --{name} {state[name]}, this command says {getattr(config, name)}",
+                f"--{name} {state[name]}, or another --run-dir",
+            )
+    checkpoint.restore_into(model, found.path)
+    console.say(f"resuming from {found.path.name}")
+    return state
+
+
+def _place(found: dict | None, optimizer, global_batch: int, per_epoch: int, console: Console) -> int:
+    """The step, counted in this job's global batches, at which a checkpoint stands; 0 without one."""
+    if found is None:
+        return 0
+    if found["global_batch"] == global_batch:
+        return found["step"]
+    epoch, rest = divmod(found["step"], found["steps_per_epoch"])
+    done = epoch * per_epoch + rest * found["global_batch"] // global_batch
+    optimizer.iterations.assign(done)
+    console.say(
+        f"the checkpoint was written by {found['world_size']} ranks at global batch {found['global_batch']}; now "
+        f"{global_batch}: step {found['step']} becomes {done}, rate, shards and steps are derived anew"
+    )
+    return done
+
+
+def _assert_finite(model, here: world.World, epoch: int) -> None:
+    """After every epoch, agreed on all ranks: a weight that is NaN or infinite stops the job."""
+    import numpy as np
+
+    bad = next((v.path for v in model.trainable_variables if not np.isfinite(np.asarray(v)).all()), None)
+    told = [bad for bad in world.gather_json(bad, "finite") if bad]
+    if told:
+        raise NotFinite(
+            f"{told[0]} is not finite after epoch {epoch + 1}, on {len(told)} of {here.size} ranks",
+            "lower --learning-rate, or raise --warmup-epochs",
+        )
+
+
+def _banner(config, here, arrays, gpu, threads, model, global_batch, per_epoch, total, plan) -> list[tuple[str, str]]:
+    device = "CPU" if gpu is None else "GPU"
+    scaling = {"linear": f" x {here.size}", "sqrt": f" x sqrt({here.size})", "none": ""}[config.lr_scaling]
+    passes = f" x {config.accumulate} passes" if config.accumulate > 1 else ""
+    return [
+        ("job", f"{here.size} rank{'s' if here.size > 1 else ''} on {here.cross_size} host{'s' if here.cross_size > 1 else ''}, {here.backend}"),
+        ("launcher", f"{here.identity.launcher} ({here.identity.because})"),
+        ("devices", f"{device}, {threads} thread{'s' if threads > 1 else ''} a rank"),
+        ("data", f"{arrays.name}: {len(arrays.train_images)} + {len(arrays.test_images)} images" + (" (a sample)" if arrays.is_sample else "")),
+        ("", arrays.origin),
+        ("epoch", shard.remainder_rule(len(arrays.train_images), global_batch)),
+        ("model", f"{config.model}, {model.count_params()} parameters, {config.precision}"),
+        ("global batch", f"{global_batch // here.size // config.accumulate} a rank x {here.size}{passes} = {global_batch}"),
+        ("steps", f"{total} ({total / per_epoch:g} epochs of {per_epoch})"),
+        ("learning rate", f"{config.learning_rate:g}{scaling} = {plan.peak:g} after {plan.warmup} steps, then {plan.kind}"),
+        ("gradients", f"averaged over {here.size}, {config.compression if config.compression != 'none' else 'uncompressed'}"),
+    ]
+
+
+def _config_record(config: TrainConfig, knob_sources, banner) -> dict:
+    values = dataclasses.asdict(config)
+    origins = knob_sources or {}
+    return {
+        "schema": SCHEMA,
+        "command": sys.argv,
+        "knobs": {name: {"value": value, "source": origins.get(name, "python")} for name, value in values.items()},
+        "effective": {name: text for name, text in banner if name},
+        "versions": versions(),
+    }
+
+
+def _say_summary(console: Console, summary: dict, run: Path) -> None:
+    proof = summary["proof"]
+    console.say(
+        f"test accuracy {summary['test_accuracy']:.2%} ({summary['test_correct']} of {summary['test_examples']}), "
+        f"{summary['steps']} steps, {summary['train_seconds']:.1f} s, {summary['cpu_seconds']:.1f} CPU s over "
+        f"{summary['world_size']} rank{'s' if summary['world_size'] > 1 else ''}"
+    )
+    if summary["world_size"] > 1:
+        console.say(
+            f"replicas proven equal: {proof['comparisons']} comparisons of all ranks, {proof['seconds']:.2f} s in all"
+        )
+    console.say(f"run folder {run}")

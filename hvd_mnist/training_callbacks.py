@@ -1,0 +1,145 @@
+"""What happens around the trainer's steps: progress, records, checkpoints. None of it enters the step."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from hvd_mnist import checkpoint
+from hvd_mnist.console import Console
+from hvd_mnist.run_folder import Records
+from hvd_mnist.runtime import world
+from hvd_mnist.schedule import Plan
+
+
+def dropout_streams_of(model, seed: int, rank: int) -> None:
+    """Give each rank random numbers of its own in dropout and the like, at the place where the root's stand.
+
+    A Keras seed state is [stream, position]. The stream becomes a function of (seed, rank, layer), the position
+    stays as broadcast: a resumed run draws the same numbers as one that was never interrupted.
+    """
+    for number, variable in enumerate(v for v in model.variables if v.name == "seed_generator_state"):
+        digest = hashlib.blake2b(f"{seed} {rank} {number}".encode(), digest_size=4).digest()
+        stream = int.from_bytes(digest, "big") % 2**31
+        variable.assign([stream, int(np.asarray(variable)[1])])
+
+
+class Progress(keras.callbacks.Callback):
+    """Counts steps, speaks, and records: rank 0's own loss while steps run, all ranks' mean at an epoch's end.
+
+    Args:
+        done: steps made before this job (a resume).
+        per_epoch: steps in an epoch.
+        images: images in a step, over all ranks.
+        accumulate: batches in a step.
+        log_every: steps between records.
+    """
+
+    def __init__(
+        self, console: Console, records: Records, plan: Plan, *, done, per_epoch, images, accumulate, log_every
+    ):
+        super().__init__()
+        self.console, self.records, self.plan = console, records, plan
+        self.step, self.per_epoch, self.images = done, per_epoch, images
+        self.accumulate, self.log_every = accumulate, log_every
+        self.steps_made, self.train_seconds = 0, 0.0
+        self._since = (time.perf_counter(), 0)
+
+    def begin_epoch(self, epoch: int, first: int) -> None:
+        """Epoch ``epoch`` begins at its step ``first``."""
+        self.epoch, self.step = epoch, epoch * self.per_epoch + first
+        self._batches = 0
+        self._since = (self._epoch_started, _) = (time.perf_counter(), self.steps_made)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._batches += 1
+        if self._batches % self.accumulate:
+            return
+        self.step += 1
+        self.steps_made += 1
+        if self.step % self.log_every:
+            return
+        then, steps = self._since
+        now = time.perf_counter()
+        speed = (self.steps_made - steps) * self.images / (now - then)
+        self._since = (now, self.steps_made)
+        rate = self.plan.rate(self.step - 1)
+        loss, accuracy = float(logs["loss"]), float(logs["accuracy"])
+        self.records.write(
+            "step", self.step, epoch=self.epoch, loss=loss, accuracy=accuracy, learning_rate=rate, images_per_second=speed
+        )
+        left = (self.plan.total - self.step) * self.images / speed
+        self.console.advance(
+            self.step, f"epoch {self.epoch + 1}  loss {loss:.4f}  accuracy {accuracy:.2%}  {speed:.0f} images/s  {left:.0f} s left"
+        )
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.train_seconds += time.perf_counter() - self._epoch_started
+        self.records.write("epoch", self.step, epoch=epoch, **logs)
+        self.console.log(f"epoch {epoch + 1} done: {logs}")
+
+    def evaluated(self, step: int, evaluation) -> None:
+        """Say and record what an evaluation found."""
+        self.records.write(
+            "evaluation",
+            step,
+            accuracy=evaluation.accuracy,
+            loss=evaluation.loss,
+            correct=evaluation.correct,
+            examples=evaluation.examples,
+        )
+        self.console.say(
+            f"epoch {self.epoch + 1}: test accuracy {evaluation.accuracy:.2%} "
+            f"({evaluation.correct} of {evaluation.examples}), test loss {evaluation.loss:.4f}"
+        )
+
+
+class Checkpoints(keras.callbacks.Callback):
+    """Rank 0 writes; every rank waits until the file is complete, so that no rank runs ahead of a failed save.
+
+    Args:
+        folder: RUN/checkpoints on rank 0, None on the others.
+        state: what the trainer wants to find again; step and epoch are added.
+        every: steps between saves inside an epoch, or None.
+        keep: how many to keep besides the best.
+    """
+
+    def __init__(self, folder: Path | None, state: dict, *, every: int | None, keep: int, records: Records):
+        super().__init__()
+        self.folder, self.state, self.every, self.keep, self.records = folder, state, every, keep, records
+        self._saved_at = None
+
+    def begin_epoch(self, epoch: int, first: int, last: int, accumulate: int) -> None:
+        """Epoch ``epoch`` makes its steps ``first`` to ``last`` (exclusive)."""
+        self._epoch, self._first, self._last, self._accumulate, self._batches = epoch, first, last, accumulate, 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._batches += 1
+        passes, rest = divmod(self._batches, self._accumulate)
+        step_in_epoch = self._first + passes
+        if not self.every or rest or step_in_epoch == self._last:
+            return  # the epoch's last step is saved after its evaluation
+        step = self.state["steps_per_epoch"] * self._epoch + step_in_epoch
+        if step % self.every == 0:
+            self.save(step, None)
+
+    def save(self, step: int, accuracy: float | None) -> None:
+        """Write a checkpoint now; every rank must call it."""
+        if step == self._saved_at:
+            return
+        self._saved_at = step
+        if accuracy is not None:
+            self.state["best_accuracy"] = max(accuracy, self.state["best_accuracy"] or 0.0)
+        self.state["step"] = step
+
+        def write():
+            if self.folder is not None:
+                return checkpoint.save(self.folder, self.model, self.state, step=step, keep=self.keep, metric=accuracy)
+
+        saved = world.on_every_rank(write, "checkpoint.save")
+        if saved is not None:
+            self.records.write("checkpoint", step, seconds=saved.seconds, bytes=saved.bytes)
