@@ -31,6 +31,4 @@ def build_horovod(gpu: bool, force: bool, cuda_home: str | None, jobs: int | Non
 
     from hvd_mnist.horovod_build.build import ensure_horovod
 
-    ensure_horovod(
-        gpu=gpu, force=force, cuda_home=Path(cuda_home) if cuda_home else None, jobs=jobs, verbose=verbose
-    )
+    ensure_horovod(gpu=gpu, force=force, cuda_home=Path(cuda_home) if cuda_home else None, jobs=jobs, verbose=verbose)

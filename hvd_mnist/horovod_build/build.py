@@ -241,7 +241,9 @@ def installed_build() -> dict[str, str] | None:
         record = package.read_text("RECORD") or ""
     except (metadata.PackageNotFoundError, OSError, ValueError):
         return None
-    libraries = [file for file in package.files or [] if "tensorflow/mpi_lib" in str(file) and str(file).endswith(".so")]
+    libraries = [
+        file for file in package.files or [] if "tensorflow/mpi_lib" in str(file) and str(file).endswith(".so")
+    ]
     whole = libraries and all(Path(str(file.locate())).is_file() for file in libraries)
     if not stamp or not whole or stamp.get("record") != hashlib.sha256(record.encode()).hexdigest():
         return None

