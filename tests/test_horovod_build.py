@@ -24,6 +24,19 @@ from hvd_mnist.horovod_build import build, compile, progress, recipe, stack, ver
 VENV = Path("/opt/a venv")
 
 
+def ended(pid: int, within: float = 10) -> bool:
+    """Whether a process is gone, or only waits for init to collect it."""
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
 @pytest.fixture
 def cpu_stack():
     return stack.Stack(
@@ -242,9 +255,7 @@ def test_compile_past_its_limit_ends_the_compilers_too(tmp_path, monkeypatch):
     started = time.monotonic()
     assert compile.compile_wheel([sys.executable, "-c", program], dict(os.environ), log, verbose=False) == 124
     assert time.monotonic() - started < 30
-    pid = int(log.read_text().split()[0])
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    assert ended(int(log.read_text().split()[0]))
 
 
 # --- the job, with a compile that is not real --------------------------------------------------------------
@@ -459,9 +470,7 @@ def test_run_limited_ends_grandchildren_in_sessions_of_their_own():
     )
     status, output = verify.run_limited([sys.executable, "-c", program], limit=3)
     assert status == 124
-    time.sleep(0.5)
-    state = Path(f"/proc/{output.split()[0]}/stat")
-    assert not state.exists() or state.read_text().split()[2] == "Z"
+    assert ended(int(output.split()[0]))
 
 
 def test_command_hands_its_words_on(monkeypatch, tmp_path):

@@ -85,7 +85,7 @@ CAUSES = [
         'python -c "import tensorflow" shows why',
     ),
     (
-        "BackendUnavailable|Cannot import 'setuptools|No module named '(?:setuptools|wheel)|invalid command 'bdist_wheel'",
+        "BackendUnavailable|No module named '(?:setuptools|wheel)|invalid command 'bdist_wheel'",
         "setuptools or wheel is missing here",
         "pip install -r requirements/cpu.txt (or gpu.txt)",
     ),
