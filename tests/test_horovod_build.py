@@ -221,6 +221,8 @@ def test_progress_of_a_line(line, done, what):
         ("a.h:1:10: fatal error: Python.h: No such file or directory", "Python headers"),
         ("x.cc:3:10: fatal error: xla/hlo/builder/xla_builder.h: No such file or directory", "xla/hlo/builder"),
         ("ModuleNotFoundError: No module named 'setuptools'", "setuptools"),
+        ("/tmp/w/cmake: 1: /tmp/w/cmake: Permission denied", "noexec"),
+        ("/opt/v/bin/python: No module named pip", "no pip"),
         ("ERROR: No matching distribution found for horovod==0.28.1", "package index"),
     ],
 )

@@ -151,7 +151,7 @@ def build_wheel(stack: Stack, folder: Path, cache: Path, jobs: int | None, verbo
     click.echo(
         f"Building Horovod {recipe.HOROVOD_VERSION} {kind} for {stack.tensorflow_package} {stack.tensorflow_version}, "
         f"{stack.mpi}, with {stack.compiler}, {jobs} at a time.\n"
-        f"This takes minutes (2 to 6 on two cores), once: the wheel is kept. Log: {log}"
+        f"This takes minutes ({'5' if stack.gpu else '3'} on two idle cores), once: the wheel is kept. Log: {log}"
     )
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="hvd-mnist-horovod-") as name:

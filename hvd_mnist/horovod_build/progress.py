@@ -80,6 +80,16 @@ CAUSES = [
         "pip install -r requirements/cpu.txt (or gpu.txt)",
     ),
     (
+        r"/cmake\S*: Permission denied|Permission denied: '\S*/cmake'",
+        "the temporary folder does not let programs run (noexec)",
+        "set TMPDIR to a folder that does",
+    ),
+    (
+        "No module named pip",
+        "this environment has no pip",
+        "python -m ensurepip",
+    ),
+    (
         "Could NOT find Tensorflow|No module named 'tensorflow'",
         "TensorFlow does not import in this environment",
         'python -c "import tensorflow" shows why',
