@@ -86,9 +86,11 @@ def parse_line(line: Line, dialect: str) -> tuple[list[Host], str, tuple[str, ..
     tokens = list(_PAIR_OR_WORD.finditer(text))
     if not tokens:
         return [], "", ()
-    if dialect == "auto" and "," in text and "=" not in text and len(split_words(Line(text, "", 0))) > 1:
-        bare = Line(text, line.source, line.number)
-        hosts = [host for column, word in split_words(bare) for host in parse_word(word, line, column)]
+    if text.lstrip().startswith((";", "//")):
+        raise line.error(tokens[0].start(), "no comment in host files", "a comment starts with '#'")
+    words = split_words(Line(text, line.source, line.number)) if dialect == "auto" and "=" not in text else []
+    if len(words) > 1 and "," in text:
+        hosts = [host for column, word in words for host in parse_word(word, line, column)]
         return hosts, "mpich" if any(host.slots for host in hosts) else "plain", ()
     first, *others = tokens
     if first.group(1):

@@ -227,9 +227,7 @@ def _foreign_character(word: str, at: int, line: Line, column: int) -> HostFileE
     plain = unicodedata.normalize("NFKC", char)
     twin = {"、": ",", "。": ".", "–": "-", "—": "-"}.get(char, plain)
     shown = repr(char) if char.isascii() else f"{char!r} (U+{ord(char):04X}, {unicodedata.name(char, 'no name')})"
-    if word.startswith((";", "//")):
-        hint = "a comment starts with '#'"
-    elif char in "=*/(;|":
+    if char in "=*/(;|":
         hint = "write host:slots, and commas between hosts: h1:4,h2:4"
     elif not char.isascii() and twin.isascii() and twin.isprintable() and twin:
         hint = f"type the plain {twin!r}"

@@ -85,20 +85,20 @@ _HYDRA = _Variables("mpich", ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LO
 _MPI = (_OPENMPI, _MVAPICH2, _HYDRA)
 
 
-def identity_from(environ: Mapping[str, str], hostname: str | None = None, pid: int | None = None) -> Identity:
+def identity_from(environ: Mapping[str, str], hostname: str | None = None, in_shell: bool | None = None) -> Identity:
     """Who the process with these variables is.
 
     Args:
         environ: its environment.
         hostname: its host's own name; None asks this host.
-        pid: its process number, to tell a Slurm task from a shell inside one; None takes this process's.
+        in_shell: whether it was typed at a terminal inside a task of srun --pty; None finds out for this process.
 
     Raises:
         WorldError: variables are half set, contradict one another or are no numbers.
     """
     hostname = hostname or socket.gethostname()
     job_id = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or None
-    step, slurm_note = _slurm_step(environ, hostname, os.getpid() if pid is None else pid)
+    step, slurm_note = _slurm_step(environ, hostname, in_shell)
     horovod = _read(_HOROVOD, environ, hostname)
     mpi = [claim for claim in (_read(variables, environ, hostname) for variables in _MPI) if claim]
     if step:  # srun --mpi=pmi2 gives each task PMI_RANK too; so has a daemon that mpirun started with srun
@@ -234,7 +234,7 @@ def _read(variables: _Variables, environ: Mapping[str, str], hostname: str) -> I
     )
 
 
-def _slurm_step(environ: Mapping[str, str], hostname: str, pid: int) -> tuple[Identity | None, str]:
+def _slurm_step(environ: Mapping[str, str], hostname: str, in_shell: bool | None) -> tuple[Identity | None, str]:
     """(what srun says, a note for a process that is alone). No step: (None, note)."""
     if "SLURM_JOB_ID" not in environ and "SLURM_JOBID" not in environ:
         return None, ""
@@ -264,7 +264,7 @@ def _slurm_step(environ: Mapping[str, str], hostname: str, pid: int) -> tuple[Id
     if size > 1 and _left_over(environ, size, local_size):
         left = f"SLURM_STEP_* variables are left over from the step of {size} tasks that submitted this job"
         return None, f"{note or 'one process alone'}; {left}"
-    if size > 1 and rank == 0 and "SLURM_PTY_PORT" in environ and environ.get("SLURM_TASK_PID") != str(pid):
+    if size > 1 and rank == 0 and "SLURM_PTY_PORT" in environ and _typed(environ, in_shell):
         raise WorldError(
             f"inside a shell of srun --pty with {size} tasks: is this one process, or rank 0 of {size}?",
             f"for one: env -u SLURM_STEP_ID -u SLURM_STEPID COMMAND; for {size}: srun --overlap -n {size} COMMAND",
@@ -281,6 +281,13 @@ def _slurm_step(environ: Mapping[str, str], hostname: str, pid: int) -> tuple[Id
         because=f"SLURM_PROCID={rank} and SLURM_STEP_NUM_TASKS={size} in a step of srun",
     )
     return step, note
+
+
+def _typed(environ: Mapping[str, str], in_shell: bool | None) -> bool:
+    """Only task 0 of ``srun --pty`` has the terminal; SLURM_PTY_PORT alone is also handed on to later steps."""
+    if in_shell is not None:
+        return in_shell
+    return os.isatty(0) and environ.get("SLURM_TASK_PID") != str(os.getpid())
 
 
 def _left_over(environ: Mapping[str, str], size: int, local_size: int | None) -> bool:
