@@ -1,0 +1,110 @@
+"""The networks, with nothing of distribution in them: pixels in 0..1 go in, logits come out.
+
+    from hvd_mnist import models
+    model = models.build("small")       # a keras.Model, not compiled
+    model.summary()
+
+small   the default of ``hvd-mnist train``: chosen for test accuracy per CPU second (docs/recipe.md)
+cnn     the 1.2 M-parameter network of Horovod's and Keras' MNIST examples: the one for comparisons
+mlp     784-100-10, the network of the old distributed-TensorFlow tutorials
+
+No network has batch normalization: its running statistics would differ between ranks, which the comparison of
+replicas forbids, and N ranks at batch B/N would no longer equal one rank at batch B.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+from hvd_mnist.errors import UsageError
+
+NAMES = ("small", "cnn", "mlp")
+PIXEL_MEAN, PIXEL_SPREAD = 0.1307, 0.3081  # of the MNIST training images, as parts of 255
+
+
+def build(name: str, input_shape: tuple[int, int, int] = (28, 28, 1), classes: int = 10):
+    """A new network with its variables made, from Keras' current random seed.
+
+    Args:
+        name: one of NAMES.
+        input_shape: height, width, channels of an image.
+        classes: number of outputs.
+
+    Returns:
+        keras.Model, not compiled: float [batch, height, width, channels] in 0..1 -> logits float32 [batch, classes].
+
+    Raises:
+        UsageError: unknown name; or an image too small for the network.
+    """
+    if name not in NAMES:
+        near = difflib.get_close_matches(name, NAMES, 1)
+        raise UsageError(
+            f"model {name!r} is unknown: expected one of {', '.join(NAMES)}", f"--model {near[0]}" if near else None
+        )
+    if min(input_shape[:2]) < SMALLEST[name]:
+        least, (height, width) = SMALLEST[name], input_shape[:2]
+        raise UsageError(
+            f"model {name!r} needs images of {least} x {least} pixels or more, found {height} x {width}", "--model mlp"
+        )
+    return {"small": _small, "cnn": _cnn, "mlp": _mlp}[name](tuple(input_shape), classes)
+
+
+SMALLEST = {"small": 12, "cnn": 6, "mlp": 1}  # pixels; below it a layer would have no output
+
+
+def _small(input_shape, classes):
+    from keras import Input, Sequential, layers
+
+    return Sequential(
+        [
+            Input(input_shape, name="pixels"),
+            layers.Rescaling(1 / PIXEL_SPREAD, -PIXEL_MEAN / PIXEL_SPREAD, name="standardize"),
+            layers.Conv2D(24, 5, activation="relu", name="conv1"),
+            layers.MaxPooling2D(2, name="pool1"),
+            layers.Conv2D(32, 3, activation="relu", name="conv2"),
+            layers.MaxPooling2D(2, name="pool2"),
+            layers.Flatten(name="flatten"),
+            layers.Dense(128, activation="relu", name="hidden"),
+            _logits(classes),
+        ],
+        name="small",
+    )
+
+
+def _cnn(input_shape, classes):
+    from keras import Input, Sequential, layers
+
+    return Sequential(
+        [
+            Input(input_shape, name="pixels"),
+            layers.Conv2D(32, 3, activation="relu", name="conv1"),
+            layers.Conv2D(64, 3, activation="relu", name="conv2"),
+            layers.MaxPooling2D(2, name="pool"),
+            layers.Dropout(0.25, name="dropout1"),
+            layers.Flatten(name="flatten"),
+            layers.Dense(128, activation="relu", name="hidden"),
+            layers.Dropout(0.5, name="dropout2"),
+            _logits(classes),
+        ],
+        name="cnn",
+    )
+
+
+def _mlp(input_shape, classes):
+    from keras import Input, Sequential, layers
+
+    return Sequential(
+        [
+            Input(input_shape, name="pixels"),
+            layers.Flatten(name="flatten"),
+            layers.Dense(100, activation="relu", name="hidden"),
+            _logits(classes),
+        ],
+        name="mlp",
+    )
+
+
+def _logits(classes):
+    from keras import layers
+
+    return layers.Dense(classes, dtype="float32", name="logits")  # float32 under mixed precision too
