@@ -30,7 +30,10 @@ class TrainConfig:
     # data and model
     data: str = knob("mnist", "mnist, fashion-mnist, sample, a folder of IDX files, or an .npz", group="Data and model")
     augment: str = knob(
-        "none", "random shifts of the training images by up to 2 pixels", group="Data and model", choices=("none", "shift")
+        "none",
+        "random shifts of the training images by up to 2 pixels",
+        group="Data and model",
+        choices=("none", "shift"),
     )
     offline: bool = knob(False, "use the cache only; never download", group="Data and model")
     model: str = knob("small", "the network", group="Data and model", choices=("small", "cnn", "mlp"))
@@ -46,18 +49,27 @@ class TrainConfig:
     # how
     batch_size: int = knob(128, "examples per rank and step (weak scaling)", group="Optimization", least=1)
     global_batch: int | None = knob(
-        None, "examples per step over all ranks (strong scaling); instead of --batch-size", group="Optimization", least=1
+        None,
+        "examples per step over all ranks (strong scaling); instead of --batch-size",
+        group="Optimization",
+        least=1,
     )
     optimizer: str = knob("adam", "the update rule", group="Optimization", choices=("adam", "sgd"))
-    learning_rate: float = knob(0.002, "rate for one rank; scaled as --lr-scaling says", group="Optimization", above=0.0)
+    learning_rate: float = knob(
+        0.002, "rate for one rank; scaled as --lr-scaling says", group="Optimization", above=0.0
+    )
     lr_scaling: str = knob(
         "sqrt",
         "multiply the rate by the number of ranks, by its square root, or not at all",
         group="Optimization",
         choices=("linear", "sqrt", "none"),
     )
-    warmup_epochs: float = knob(0.5, "epochs in which the rate rises from a tenth to the whole", group="Optimization", least=0.0)
-    warmup_steps: int | None = knob(None, "the same in steps; instead of --warmup-epochs", group="Optimization", least=0)
+    warmup_epochs: float = knob(
+        0.5, "epochs in which the rate rises from a tenth to the whole", group="Optimization", least=0.0
+    )
+    warmup_steps: int | None = knob(
+        None, "the same in steps; instead of --warmup-epochs", group="Optimization", least=0
+    )
     schedule: str = knob(
         "cosine", "the rate after warm-up", group="Optimization", choices=("cosine", "step", "constant")
     )
@@ -75,15 +87,22 @@ class TrainConfig:
     # where the results go
     run_dir: str | None = knob(None, "folder of this run; default runs/<data>-<model>-<time>", group="Run folder")
     resume: str = knob(
-        "never", "auto continues the run in --run-dir from its newest complete checkpoint", group="Run folder", choices=("never", "auto")
+        "never",
+        "auto continues the run in --run-dir from its newest complete checkpoint",
+        group="Run folder",
+        choices=("never", "auto"),
     )
-    checkpoint_every: int | None = knob(None, "steps between checkpoints; default every epoch", group="Run folder", least=1)
+    checkpoint_every: int | None = knob(
+        None, "steps between checkpoints; default every epoch", group="Run folder", least=1
+    )
     keep: int = knob(3, "checkpoints to keep, besides the best", group="Run folder", least=1)
     log_every: int = knob(20, "steps between lines of metrics.jsonl", group="Run folder", least=1)
     tensorboard: bool = knob(True, "write TensorBoard event files", group="Run folder")
 
     # the job
-    threads: int | None = knob(None, "compute threads of a rank; default its share of the host's cores", group="Job", least=1)
+    threads: int | None = knob(
+        None, "compute threads of a rank; default its share of the host's cores", group="Job", least=1
+    )
     check_replicas_every: int | None = knob(
         None, "steps between comparisons of all replicas; default every epoch", group="Job", least=1
     )
@@ -128,7 +147,9 @@ def _check(spec: dataclasses.Field, value: Any) -> None:
         return
     if choices and value not in choices:
         near = difflib.get_close_matches(str(value), choices, 1)
-        raise UsageError(f"{flag(spec.name)} {value}: expected {', '.join(choices)}", near and f"{flag(spec.name)} {near[0]}")
+        raise UsageError(
+            f"{flag(spec.name)} {value}: expected {', '.join(choices)}", near and f"{flag(spec.name)} {near[0]}"
+        )
     for name, holds, words in (
         ("least", lambda bound: value >= bound, "at least"),
         ("above", lambda bound: value > bound, "more than"),

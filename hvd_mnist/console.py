@@ -15,6 +15,18 @@ from pathlib import Path
 QUIET_SECONDS = 5.0  # between two progress lines where there is no terminal
 
 
+def count(number: int, word: str) -> str:
+    """1 rank, 2 ranks."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def ranks_named(ranks) -> str:
+    """rank 0; ranks 0, 2, 3 (the first eight)."""
+    ranks = list(ranks)
+    shown = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
+    return f"rank{'' if len(ranks) == 1 else 's'} {shown}"
+
+
 class Console:
     """A rank's voice.
 

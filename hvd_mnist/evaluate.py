@@ -45,7 +45,11 @@ class Evaluator:
             hits = tf.logical_and(tf.equal(tf.argmax(logits, axis=-1), y), counted)
             losses = keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)
             losses = tf.where(counted, tf.cast(losses, tf.float64), 0.0)
-            return tf.reduce_sum(tf.cast(counted, tf.int64)), tf.reduce_sum(tf.cast(hits, tf.int64)), tf.reduce_sum(losses)
+            return (
+                tf.reduce_sum(tf.cast(counted, tf.int64)),
+                tf.reduce_sum(tf.cast(hits, tf.int64)),
+                tf.reduce_sum(losses),
+            )
 
         self._count = count
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import platform
 import resource
 import sys
 import time
@@ -25,6 +24,7 @@ from hvd_mnist.console import Console
 from hvd_mnist.data import shard, sources
 from hvd_mnist.errors import CheckpointError, NotFinite, UsageError
 from hvd_mnist.run_folder import SCHEMA, Records, default_name, write_json
+from hvd_mnist.run_summary import config_record, effective_settings, summary_text, versions
 from hvd_mnist.runtime import devices, world
 from hvd_mnist.schedule import Plan, make_optimizer, scaled_rate
 
@@ -116,10 +116,10 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     proof.broadcast()
     dropout_streams_of(model, config.seed, here.rank)
 
-    banner = _banner(config, here, arrays, gpu, threads, model, global_batch, per_epoch, total, plan)
+    banner = effective_settings(config, here, arrays, gpu, threads, model, global_batch, per_epoch, total, plan)
     console.table(f"hvd_mnist {__version__}", banner)
     if here.is_root:
-        write_json(run / "config.json", _config_record(config, knob_sources, banner))
+        write_json(run / "config.json", config_record(config, knob_sources, banner))
 
     # -- Fit ---------------------------------------------------------------------------------------------------
     records = Records(run if here.is_root else None, tensorboard=config.tensorboard, from_step=done)
@@ -136,10 +136,21 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         "best_accuracy": (found or {}).get("best_accuracy"),
     }
     saves = Checkpoints(
-        run / "checkpoints" if here.is_root else None, state, every=config.checkpoint_every, keep=config.keep, records=records
+        run / "checkpoints" if here.is_root else None,
+        state,
+        every=config.checkpoint_every,
+        keep=config.keep,
+        records=records,
     )
     progress = Progress(
-        console, records, plan, done=done, per_epoch=per_epoch, images=global_batch, accumulate=config.accumulate, log_every=config.log_every
+        console,
+        records,
+        plan,
+        done=done,
+        per_epoch=per_epoch,
+        images=global_batch,
+        accumulate=config.accumulate,
+        log_every=config.log_every,
     )
     averages = hvd.callbacks.MetricAverageCallback()
     evaluator = Evaluator(model, arrays.test_images, arrays.test_labels, rank=here.rank, size=here.size)
@@ -174,6 +185,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
                 epochs=epoch + 1,
                 initial_epoch=epoch,
                 verbose=0,
+                shuffle=False,  # the pipeline has done it
                 callbacks=[averages, proof, progress, saves],
             )
         except tf.errors.OpError:
@@ -246,29 +258,12 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     if here.is_root:
         write_json(run / "summary.json", summary)
     records.close()
-    _say_summary(console, summary, run)
+    console.say(summary_text(summary, run))
     console.close()
     world.leave()
     if lock is not None:
         lock.release()
     return summary
-
-
-def versions() -> dict[str, str]:
-    """What a result depends on."""
-    import horovod
-    import keras
-    import numpy
-    import tensorflow as tf
-
-    return {
-        "hvd_mnist": __version__,
-        "horovod": horovod.__version__,
-        "tensorflow": tf.__version__,
-        "keras": keras.__version__,
-        "numpy": numpy.__version__,
-        "python": platform.python_version(),
-    }
 
 
 def _check_same_command(config: TrainConfig) -> None:
@@ -346,48 +341,3 @@ def _assert_finite(model, here: world.World, epoch: int) -> None:
             f"{told[0]} is not finite after epoch {epoch + 1}, on {len(told)} of {here.size} ranks",
             "lower --learning-rate, or raise --warmup-epochs",
         )
-
-
-def _banner(config, here, arrays, gpu, threads, model, global_batch, per_epoch, total, plan) -> list[tuple[str, str]]:
-    device = "CPU" if gpu is None else "GPU"
-    scaling = {"linear": f" x {here.size}", "sqrt": f" x sqrt({here.size})", "none": ""}[config.lr_scaling]
-    passes = f" x {config.accumulate} passes" if config.accumulate > 1 else ""
-    return [
-        ("job", f"{here.size} rank{'s' if here.size > 1 else ''} on {here.cross_size} host{'s' if here.cross_size > 1 else ''}, {here.backend}"),
-        ("launcher", f"{here.identity.launcher} ({here.identity.because})"),
-        ("devices", f"{device}, {threads} thread{'s' if threads > 1 else ''} a rank"),
-        ("data", f"{arrays.name}: {len(arrays.train_images)} + {len(arrays.test_images)} images" + (" (a sample)" if arrays.is_sample else "")),
-        ("", arrays.origin),
-        ("epoch", shard.remainder_rule(len(arrays.train_images), global_batch)),
-        ("model", f"{config.model}, {model.count_params()} parameters, {config.precision}"),
-        ("global batch", f"{global_batch // here.size // config.accumulate} a rank x {here.size}{passes} = {global_batch}"),
-        ("steps", f"{total} ({total / per_epoch:g} epochs of {per_epoch})"),
-        ("learning rate", f"{config.learning_rate:g}{scaling} = {plan.peak:g} after {plan.warmup} steps, then {plan.kind}"),
-        ("gradients", f"averaged over {here.size}, {config.compression if config.compression != 'none' else 'uncompressed'}"),
-    ]
-
-
-def _config_record(config: TrainConfig, knob_sources, banner) -> dict:
-    values = dataclasses.asdict(config)
-    origins = knob_sources or {}
-    return {
-        "schema": SCHEMA,
-        "command": sys.argv,
-        "knobs": {name: {"value": value, "source": origins.get(name, "python")} for name, value in values.items()},
-        "effective": {name: text for name, text in banner if name},
-        "versions": versions(),
-    }
-
-
-def _say_summary(console: Console, summary: dict, run: Path) -> None:
-    proof = summary["proof"]
-    console.say(
-        f"test accuracy {summary['test_accuracy']:.2%} ({summary['test_correct']} of {summary['test_examples']}), "
-        f"{summary['steps']} steps, {summary['train_seconds']:.1f} s, {summary['cpu_seconds']:.1f} CPU s over "
-        f"{summary['world_size']} rank{'s' if summary['world_size'] > 1 else ''}"
-    )
-    if summary["world_size"] > 1:
-        console.say(
-            f"replicas proven equal: {proof['comparisons']} comparisons of all ranks, {proof['seconds']:.2f} s in all"
-        )
-    console.say(f"run folder {run}")

@@ -70,11 +70,18 @@ class Progress(keras.callbacks.Callback):
         rate = self.plan.rate(self.step - 1)
         loss, accuracy = float(logs["loss"]), float(logs["accuracy"])
         self.records.write(
-            "step", self.step, epoch=self.epoch, loss=loss, accuracy=accuracy, learning_rate=rate, images_per_second=speed
+            "step",
+            self.step,
+            epoch=self.epoch,
+            loss=loss,
+            accuracy=accuracy,
+            learning_rate=rate,
+            images_per_second=speed,
         )
         left = (self.plan.total - self.step) * self.images / speed
         self.console.advance(
-            self.step, f"epoch {self.epoch + 1}  loss {loss:.4f}  accuracy {accuracy:.2%}  {speed:.0f} images/s  {left:.0f} s left"
+            self.step,
+            f"epoch {self.epoch + 1}  loss {loss:.4f}  accuracy {accuracy:.2%}  {speed:.0f} images/s, {left:.0f} s left",
         )
 
     def on_epoch_end(self, epoch, logs=None):

@@ -114,16 +114,17 @@ def __getattr__(name):
     raise AttributeError(f"module 'hvd_mnist.keras' has no attribute '{name}'")
 
 
-def init(*args, **kwargs):
+def init(comm=None, process_sets=None):
     """Join the job that a launcher started (or be a world of one), and check that Horovod sees the same job.
+
+    Args:
+        comm, process_sets: as in ``horovod.tensorflow.init``.
 
     Raises:
         WorldError: the launcher started another number of ranks than Horovod sees: unconnected copies.
-        UsageError: arguments (Horovod's ``comm``, ``process_sets``) that this version does not pass on.
     """
-    if args or kwargs:
-        raise UsageError("init takes no arguments in this version", "hvd.init()")
-    _join()
+    given = {"comm": comm, "process_sets": process_sets}
+    _join(**{name: value for name, value in given.items() if value is not None})
 
 
 def allreduce(

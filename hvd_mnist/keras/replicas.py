@@ -20,6 +20,7 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
+from hvd_mnist.console import ranks_named
 from hvd_mnist.errors import ReplicasDiffer
 from hvd_mnist.runtime import world
 
@@ -77,12 +78,10 @@ def assert_equal(named: Named, what: str, *, tolerance: float = 0.0, hint: str |
     name = world.root_json(named[place][0] if place < len(named) else "(none)", "replicas.name")
     majority = max(told.values(), key=len)
     odd = sorted(rank for ranks in told.values() if ranks is not majority for rank in ranks)
-    hosts = ", ".join(f"rank {rank} on {summaries[rank][1]}" for rank in odd[:8])
+    places = ", ".join(f"rank {rank} on {summaries[rank][1]}" for rank in odd[:8]) + (" ..." if len(odd) > 8 else "")
+    size_of_it = f"largest difference {worst:.3g}" if same_shapes else "other shapes: another model?"
     raise ReplicasDiffer(
-        f"replicas differ in {what}: first in '{name}'; {hosts}{' ...' if len(odd) > 8 else ''} against "
-        f"rank{'s' if len(majority) > 1 else ''} {', '.join(map(str, majority[:8]))}{' ...' if len(majority) > 8 else ''} "
-        f"({f'largest difference {worst:.3g}' if same_shapes else 'other shapes: another model?'})",
-        hint,
+        f"replicas differ in {what}: first in '{name}'; {places} against {ranks_named(majority)} ({size_of_it})", hint
     )
 
 

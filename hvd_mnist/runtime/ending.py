@@ -50,10 +50,7 @@ def end_job_on_error(size: Callable[[], int], rank: Callable[[], int]):
         known = isinstance(shown, HvdMnistError)
         if not known:
             traceback.print_exc()
-        print(
-            f"hvd-mnist: error: rank {rank()} on {hostname()}: {shown if known else f'{type(error).__name__}: {error}'}",
-            file=sys.stderr,
-            flush=True,
-        )
+        line = shown if known else f"{type(error).__name__}: {error}"
+        print(f"hvd-mnist: error: rank {rank()} on {hostname()}: {line}", file=sys.stderr, flush=True)
         sys.stdout.flush()
         os._exit(shown.exit_status if known else 1)

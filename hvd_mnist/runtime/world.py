@@ -77,12 +77,13 @@ def prepare_environment() -> Identity:
     return identity
 
 
-def join(stall_timeout: int | None = None) -> World:
+def join(stall_timeout: int | None = None, **init_arguments) -> World:
     """Start Horovod (again is harmless) and say where this process stands.
 
     Args:
         stall_timeout: seconds after which waiting for a missing rank becomes an error; None keeps the
             environment's value or STALL_SHUTDOWN_SECONDS.
+        init_arguments: Horovod's own, such as process_sets.
 
     Raises:
         WorldError: the launcher's variables contradict each other, or Horovod sees another job than the
@@ -94,8 +95,9 @@ def join(stall_timeout: int | None = None) -> World:
     identity = prepare_environment()
     import horovod.tensorflow as hvd
 
-    hvd.init()
-    check_agrees(identity, hvd.rank(), hvd.size())
+    hvd.init(**init_arguments)
+    if not init_arguments:  # a communicator of one's own may well be smaller than the job
+        check_agrees(identity, hvd.rank(), hvd.size())
     return World(
         rank=hvd.rank(),
         size=hvd.size(),

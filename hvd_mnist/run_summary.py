@@ -1,0 +1,84 @@
+"""What a run says about itself: its effective settings at the start, its result at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import sys
+from pathlib import Path
+
+from hvd_mnist import __version__
+from hvd_mnist.config import TrainConfig
+from hvd_mnist.console import count
+from hvd_mnist.data import shard
+from hvd_mnist.run_folder import SCHEMA
+
+
+def effective_settings(
+    config: TrainConfig, here, arrays, gpu, threads, model, global_batch, per_epoch, total, plan
+) -> list[tuple[str, str]]:
+    """(what, value) lines of the banner: what follows from the knobs, the job and the data."""
+    size, passes = here.size, config.accumulate
+    scaling = {"linear": f" x {size}", "sqrt": f" x sqrt({size})", "none": ""}[config.lr_scaling]
+    batch = f"{global_batch // size // passes} a rank x {size}" + (f" x {passes} passes" if passes > 1 else "")
+    images = f"{len(arrays.train_images)} + {len(arrays.test_images)} images"
+    wire = "uncompressed" if config.compression == "none" else f"{config.compression} on the wire"
+    return [
+        ("job", f"{count(size, 'rank')} on {count(here.cross_size, 'host')}, {here.backend}"),
+        ("launcher", f"{here.identity.launcher} ({here.identity.because})"),
+        ("devices", f"{'CPU' if gpu is None else 'GPU'}, {count(threads, 'thread')} a rank"),
+        ("data", f"{arrays.name}: {images}" + (" (a sample)" if arrays.is_sample else "")),
+        ("from", arrays.origin),
+        ("epoch", shard.remainder_rule(len(arrays.train_images), global_batch)),
+        ("model", f"{config.model}, {model.count_params()} parameters, {config.precision}"),
+        ("global batch", f"{batch} = {global_batch}"),
+        ("steps", f"{total} ({total / per_epoch:g} epochs of {per_epoch})"),
+        (
+            "learning rate",
+            f"{config.learning_rate:g}{scaling} = {plan.peak:g}; {count(plan.warmup, 'warm-up step')}, then {plan.kind}",
+        ),
+        ("gradients", f"averaged over {count(size, 'rank')}, {wire}"),
+    ]
+
+
+def versions() -> dict[str, str]:
+    """What a result depends on."""
+    import horovod
+    import keras
+    import numpy
+    import tensorflow as tf
+
+    return {
+        "hvd_mnist": __version__,
+        "horovod": horovod.__version__,
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "numpy": numpy.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def config_record(config: TrainConfig, knob_sources: dict[str, str] | None, settings) -> dict:
+    """RUN/config.json: every knob with its source, and what they came to."""
+    origins = knob_sources or {}
+    values = dataclasses.asdict(config)
+    return {
+        "schema": SCHEMA,
+        "command": sys.argv,
+        "knobs": {name: {"value": value, "source": origins.get(name, "python")} for name, value in values.items()},
+        "effective": dict(settings),
+        "versions": versions(),
+    }
+
+
+def summary_text(summary: dict, run: Path) -> str:
+    """The last lines of a run."""
+    proof = summary["proof"]
+    lines = [
+        f"test accuracy {summary['test_accuracy']:.2%} ({summary['test_correct']} of {summary['test_examples']}), "
+        f"{count(summary['steps'], 'step')}, {summary['train_seconds']:.1f} s, {summary['cpu_seconds']:.1f} CPU s over "
+        f"{count(summary['world_size'], 'rank')}",
+        f"replicas proven equal: {count(proof['comparisons'], 'comparison')} of all ranks, {proof['seconds']:.2f} s in all",
+        f"run folder {run}",
+    ]
+    return "\n".join(lines if summary["world_size"] > 1 else [lines[0], lines[2]])

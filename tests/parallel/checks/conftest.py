@@ -1,0 +1,41 @@
+"""This folder is run by ``tests/parallel/test_checks.py`` on every rank of a real job, by pytest on each."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import hvd_mnist.keras as hvd
+
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(1)
+hvd.init()
+
+
+@pytest.fixture(autouse=True)
+def fresh_keras():
+    keras.backend.clear_session()
+    keras.config.set_dtype_policy("float32")
+    keras.utils.set_random_seed(1)
+    yield
+
+
+@pytest.fixture
+def rng():
+    """Different numbers on each rank."""
+    return np.random.default_rng(hvd.rank())
+
+
+def pytest_collection_modifyitems(config, items):
+    if hvd.size() == 1:
+        alone = [item for item in items if item.get_closest_marker("several_ranks") is None]
+        config.hook.pytest_deselected(items=[item for item in items if item not in alone])
+        items[:] = alone
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "several_ranks: needs two ranks or more; left out in a world of one")
+
+
+def pytest_sessionfinish(session, exitstatus):
+    print(f"rank {hvd.rank()} of {hvd.size()}: {session.testscollected} checks, status {int(exitstatus)}")

@@ -1,0 +1,69 @@
+"""Start real ranks for a test, with a limit, and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+LAUNCHERS = ("gloo", "mpi", "mpirun")
+
+
+@dataclass(frozen=True)
+class Ended:
+    status: int
+    output: str
+
+    def assert_ok(self):
+        assert self.status == 0, f"status {self.status}\n{self.output[-6000:]}"
+
+
+def launcher_command(launcher: str, np: int) -> list[str]:
+    """The words before the program: horovodrun over Gloo, horovodrun over MPI, plain mpirun, or nothing."""
+    if launcher == "alone":
+        return []
+    if launcher == "mpirun":
+        as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+        return [str(BIN / "mpirun"), *as_root, "--oversubscribe", "--bind-to", "none", "-np", str(np)]
+    # Two cores start several copies of TensorFlow: the default 30 s is short on a busy machine.
+    return [str(BIN / "horovodrun"), f"--{launcher}", "--start-timeout", "180", "-np", str(np), "-H", f"localhost:{np}"]
+
+
+def run(command: list[str], *, launcher: str = "alone", np: int = 1, timeout: float = 240, **variables) -> Ended:
+    """Run ``command`` on ``np`` ranks; everything is ended, by process group, when the limit is over."""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("HOROVOD_", "OMPI_", "PMIX_", "HVD_MNIST_"))}
+    environ |= {"PATH": f"{BIN}{os.pathsep}{environ['PATH']}", "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    if "HVD_MNIST_CACHE" in os.environ:
+        environ["HVD_MNIST_CACHE"] = os.environ["HVD_MNIST_CACHE"]
+    environ |= {name: str(value) for name, value in variables.items()}
+    process = subprocess.Popen(
+        [*launcher_command(launcher, np), *command],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+        cwd=ROOT,
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        return Ended(124, f"{output}\nended by the test after {timeout} s")
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return Ended(process.returncode, output)
+
+
+def train(*options: str, **settings) -> Ended:
+    """``hvd-mnist train`` with the options given."""
+    return run([sys.executable, "-m", "hvd_mnist", "train", *options], **settings)
