@@ -16,23 +16,18 @@ import contextlib
 import functools
 import importlib.metadata
 import importlib.util
-import json
 import os
 import re
-import select
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from pretended_machine import NAMESPACES, SBIN, Done, Job, Machine, checked, command_line, find_tool, only_child
 
-INIT = Path(__file__).with_name("pretended_host_init.py")
-SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
-NAMESPACES = ("--net", "--uts", "--mount", "--ipc", "--pid")
 SWITCH = "the-switch"
 # Accounts on the hosts, by user number. Homes are the same on all hosts, as on a network file system, and are not
 # those of this machine: no ~/.bashrc and no ~/.ssh of whoever runs the tests has a say.
@@ -52,134 +47,6 @@ def missing_for_hosts() -> str | None:
         return f"{', '.join(absent)} not found: apt-get install openssh-server openssh-client iproute2 util-linux"
     trial = subprocess.run(["unshare", *NAMESPACES, "--fork", "true"], capture_output=True, text=True, check=False)
     return f"namespaces are not allowed here: {trial.stderr.strip()}" if trial.returncode else None
-
-
-def find_tool(name: str) -> str | None:
-    """Path of a command, looked for in the system folders too (a user's PATH often lacks /usr/sbin)."""
-    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SBIN}")
-
-
-class TimeLimit(AssertionError):
-    """A command on a pretended host ran past its limit and was killed, with all that it had started."""
-
-
-@dataclass(frozen=True)
-class Done:
-    """How a command ended: ``returncode`` as in subprocess (-n for signal n), and what it printed."""
-
-    argv: tuple[str, ...]
-    returncode: int
-    stdout: str
-    stderr: str
-    seconds: float
-
-    def checked(self) -> Done:
-        """Itself where the status is 0; otherwise an AssertionError that shows the output."""
-        assert self.returncode == 0, f"status {self.returncode} from {' '.join(self.argv)}\n{self.stdout}{self.stderr}"
-        return self
-
-
-class Job:
-    """A command that runs on a pretended host. Output goes to files, so that an orphan cannot hold a pipe open."""
-
-    def __init__(self, hosts: PretendedHosts, argv: Sequence[str], process: subprocess.Popen, stem: Path):
-        self.hosts, self.argv, self.process, self.stem = hosts, tuple(argv), process, stem
-        self.began = time.monotonic()
-
-    @property
-    def stdout(self) -> str:
-        return self.stem.with_suffix(".out").read_text(errors="replace")
-
-    @property
-    def stderr(self) -> str:
-        return self.stem.with_suffix(".err").read_text(errors="replace")
-
-    @property
-    def pid(self) -> int:
-        """The command's process as seen from outside (``process`` itself is nsenter, which waits for it)."""
-        return _only_child(self.process.pid)
-
-    def send_signal(self, signum: int, to_group: bool = False) -> None:
-        """A signal to the command, as ``kill`` does, or to its whole process group, as a terminal's Ctrl-C does."""
-        group = os.getpgid(self.pid)
-        members = [p.pid for p in psutil.process_iter() if to_group and _pgid(p.pid) == group]
-        for pid in set(members) - {self.process.pid} or {self.pid}:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signum)
-
-    def wait_for_output(self, pattern: str, timeout: float) -> re.Match:
-        """The first match of a regular expression in standard output, waited for; a TimeLimit after ``timeout`` s."""
-        until = time.monotonic() + timeout
-        while not (found := re.search(pattern, self.stdout)):
-            if self.process.poll() is not None or time.monotonic() > until:
-                self.kill()
-                raise TimeLimit(f"no {pattern!r} from {' '.join(self.argv)}\n{self.stdout}{self.stderr}")
-            time.sleep(0.05)
-        return found
-
-    def wait(self, timeout: float) -> Done:
-        """Wait for the end. Past ``timeout`` seconds: kill all that runs on all hosts (daemons apart), TimeLimit."""
-        try:
-            self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise TimeLimit(f"over {timeout} s: {' '.join(self.argv)}\n{self.stdout}{self.stderr}") from None
-        return Done(self.argv, self.process.returncode, self.stdout, self.stderr, time.monotonic() - self.began)
-
-    def kill(self) -> None:
-        """Kill the command, and every other job that runs on the hosts."""
-        self.process.kill()
-        self.process.wait()
-        self.hosts.kill_jobs()
-
-
-class Machine:
-    """A process 1 in namespaces of its own. It, and all in it, ends when ``close`` is called or this process ends."""
-
-    def __init__(self, hostname: str, log: Path, tmpfs=(), folders=(), binds=()):
-        settings = {
-            "hostname": hostname,
-            "tmpfs": [str(path) for path in tmpfs],
-            "folders": [str(path) for path in folders],
-            "binds": [[str(source), str(target)] for source, target in binds],
-        }
-        command = ["unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc", sys.executable, "-I", "-S", INIT]
-        with log.open("a") as errors:
-            self.process = subprocess.Popen(
-                [*command, json.dumps(settings)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,  # a Ctrl-C meant for pytest must not end hosts before their tests' clean-up
-            )
-        readable, _, _ = select.select([self.process.stdout], [], [], 30)
-        if not readable or self.process.stdout.readline() != b"ready\n":
-            self.close()
-            raise RuntimeError(f"pretended host {hostname} did not start: {log.read_text().strip()}")
-        self.pid = _only_child(self.process.pid)
-        self.pid_namespace = os.readlink(f"/proc/{self.pid}/ns/pid")
-
-    def enter(self, *namespaces: str) -> list[str]:
-        """The words that put a command inside: all namespaces, or those named."""
-        return ["nsenter", "--target", str(self.pid), *(namespaces or NAMESPACES)]
-
-    def processes(self) -> list[psutil.Process]:
-        """All that runs inside, process 1 apart."""
-        inside = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(OSError):
-                if process.pid != self.pid and os.readlink(f"/proc/{process.pid}/ns/pid") == self.pid_namespace:
-                    inside.append(process)
-        return inside
-
-    def close(self) -> None:
-        self.process.stdin.close()
-        try:
-            self.process.wait(5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()  # --kill-child: process 1 goes with it
-            self.process.wait()
-        self.process.stdout.close()
 
 
 class PretendedHosts:
@@ -213,7 +80,7 @@ class PretendedHosts:
         """Jobs' processes that are still there after ``grace`` seconds, as "host: command line"; none is right."""
         until = time.monotonic() + grace
         while True:
-            left = [f"{name}: {_command(p)}" for name in self._machines_up() for p in self.processes(name)]
+            left = [f"{name}: {command_line(p)}" for name in self._machines_up() for p in self.processes(name)]
             if not left or time.monotonic() > until:
                 return left
             time.sleep(0.1)
@@ -248,7 +115,7 @@ class PretendedHosts:
                 env=job_environment({**account, **(env or {})}),
                 start_new_session=True,
             )
-        return Job(self, words, process, stem)
+        return Job(words, process, stem, self.kill_jobs)
 
     def run(self, name: str, argv: Sequence[str | os.PathLike], timeout: float, **how) -> Done:
         """Run a command on a host to its end; the limit is in seconds. ``how`` as in ``start``."""
@@ -262,7 +129,7 @@ class PretendedHosts:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
             if time.monotonic() > until:
-                raise RuntimeError(f"cannot be killed: {[_command(process) for process in running]}")
+                raise RuntimeError(f"cannot be killed: {[command_line(process) for process in running]}")
             time.sleep(0.02)
 
     def start_daemon(self, name: str, label: str, argv: Sequence[str], ready: str | None = None) -> Path:
@@ -279,11 +146,11 @@ class PretendedHosts:
                 start_new_session=True,
             )
         until = time.monotonic() + 30
-        while ready and not re.search(ready, log.read_text(errors="replace")[before:]):
+        while ready and not re.search(ready, said := log.read_bytes()[before:].decode(errors="replace")):
             if process.poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"{label} on {name} did not start: {log.read_text(errors='replace')[before:]}")
+                raise RuntimeError(f"{label} on {name} did not start: {said}")
             time.sleep(0.01)
-        entered = psutil.Process(_only_child(process.pid))
+        entered = psutil.Process(only_child(process.pid))
         self._daemons[name][label] = [entered, *entered.children(recursive=True)]
         return log
 
@@ -327,6 +194,7 @@ class PretendedHosts:
             yield
         finally:
             self._ip(SWITCH, [f"link set {port} up" for port in ports])
+            self._wait_for_links(name)
 
     @contextlib.contextmanager
     def without_sshd(self, name: str) -> Iterator[None]:
@@ -362,20 +230,22 @@ class PretendedHosts:
         shaped = [(name, interface) for interface in self.networks] + [(SWITCH, port) for port in self._ports(name)]
         limit = ["root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms"]
         for machine, device in shaped:
-            _checked([*self._machines[machine].enter("--net"), "tc", "qdisc", "replace", "dev", device, *limit])
+            checked([*self._machines[machine].enter("--net"), "tc", "qdisc", "replace", "dev", device, *limit])
         try:
             yield
         finally:
             for machine, device in shaped:
                 if machine in self._machines:
-                    _checked([*self._machines[machine].enter("--net"), "tc", "qdisc", "del", "dev", device, "root"])
+                    checked([*self._machines[machine].enter("--net"), "tc", "qdisc", "del", "dev", device, "root"])
 
     @contextlib.contextmanager
     def wrong_interface(self, device: str = "docker0", address: str = "172.17.0.1/16") -> Iterator[None]:
         """Every host has this interface, up, with the same address: nobody can be reached over it."""
         for name in self.names:
-            add = [f"link add {device} type dummy", f"addr add {address} dev {device}", f"link set {device} up"]
-            self._ip(name, add)
+            other_end = f"{device[:10]}-end"  # up as well, so that the interface has a carrier
+            pair = f"link add {device} type veth peer name {other_end}"
+            up = [f"link set {end} up" for end in (device, other_end)]
+            self._ip(name, [pair, f"addr add {address} dev {device}", *up])
         try:
             yield
         finally:
@@ -385,13 +255,13 @@ class PretendedHosts:
     @contextlib.contextmanager
     def bound(self, name: str, source: str | os.PathLike, target: str | os.PathLike) -> Iterator[None]:
         """On this host alone ``target`` (a file or folder that exists) shows what is in ``source``."""
-        enter = self._machines[name].enter("--mount")
-        _checked([*enter, "mount", "--bind", os.fspath(source), os.fspath(target)])
+        enter = self._machines[name].enter("--mount", "--pid")
+        checked([*enter, "mount", "--bind", os.fspath(source), os.fspath(target)])
         try:
             yield
         finally:
             if name in self._machines:
-                _checked([*enter, "umount", "--lazy", os.fspath(target)])
+                checked([*enter, "umount", "--lazy", os.fspath(target)])
 
     @contextlib.contextmanager
     def stub_package(self, name: str, module: str, version: str) -> Iterator[None]:
@@ -435,8 +305,8 @@ class PretendedHosts:
             (ssh / "authorized_keys").write_text(login)
             (ssh / "sshd_config").write_text(
                 "Port 22\nHostKey /etc/ssh/host_key\nAuthorizedKeysFile /etc/ssh/authorized_keys\nUsePAM no\n"
-                "PasswordAuthentication no\nPermitRootLogin prohibit-password\nUseDNS no\nPidFile none\n"
-                "MaxStartups 200\nMaxSessions 200\nPrintMotd no\n"
+                "PermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+                "UseDNS no\nPidFile none\nMaxStartups 200\nMaxSessions 200\nPrintMotd no\n"
             )
             (ssh / "ssh_config").write_text("GlobalKnownHostsFile /etc/ssh/known_hosts\nStrictHostKeyChecking yes\n")
         for name in self.names:
@@ -458,6 +328,22 @@ class PretendedHosts:
             self._ip(SWITCH, [pair, f"link set {port} master br-{interface} up"])
             address = f"addr add {self.address(name, interface)}/24 dev {interface}"
             self._ip(name, ["link set lo up", address, f"link set {interface} up"])
+        self._wait_for_links(name)
+
+    def _wait_for_links(self, name: str) -> None:
+        """Until the switch passes on what the host sends, and no host remembers that it could not be reached."""
+        look = [*self._machines[SWITCH].enter("--net"), "ip", "-o", "-d", "link", "show"]
+        until = time.monotonic() + 10
+        for port in self._ports(name):
+            while (
+                "state forwarding"
+                not in subprocess.run([*look, port], capture_output=True, text=True, check=False).stdout
+            ):
+                if time.monotonic() > until:
+                    raise RuntimeError(f"the switch's port {port} does not come up")
+                time.sleep(0.01)
+        for other in self._machines_up():
+            self._ip(other, [f"neigh flush dev {interface}" for interface in self.networks])
 
     def _start_sshd(self, name: str) -> None:
         self.start_daemon(name, "sshd", [find_tool("sshd"), "-D", "-e"], ready="Server listening on 0.0.0.0")
@@ -466,7 +352,7 @@ class PretendedHosts:
         return [f"p{self.names.index(name)}-{interface}"[:15] for interface in self.networks]
 
     def _ip(self, machine: str, lines: Sequence[str]) -> None:
-        _checked([*self._machines[machine].enter("--net"), "ip", "-batch", "-"], "\n".join(lines) + "\n")
+        checked([*self._machines[machine].enter("--net"), "ip", "-batch", "-"], "\n".join(lines) + "\n")
 
     def _machines_up(self) -> list[str]:
         return [name for name in self.names if name in self._machines]
@@ -516,30 +402,6 @@ def job_environment(over: Mapping[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in merged.items() if value is not None}
 
 
-def _only_child(pid: int, limit: float = 10.0) -> int:
-    """The process that unshare or nsenter has forked, waited for."""
-    until = time.monotonic() + limit
-    while time.monotonic() < until:
-        if children := psutil.Process(pid).children():
-            return children[0].pid
-        time.sleep(0.005)
-    raise ProcessLookupError(f"process {pid} has no child")
-
-
-def _pgid(pid: int) -> int | None:
-    try:
-        return os.getpgid(pid)
-    except ProcessLookupError:
-        return None
-
-
-def _command(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline()) or process.name()
-    except psutil.Error:
-        return f"process {process.pid}, ended meanwhile"
-
-
 def _is_for(known_hosts_line: str, name: str) -> bool:
     return name in known_hosts_line.split()[0].split(",")
 
@@ -556,12 +418,5 @@ def _changed(path: Path, change) -> Iterator[None]:
 
 def _new_key(path: Path) -> str:
     """Make an ed25519 key pair; the public half's line."""
-    _checked(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", path.stem, "-f", str(path)])
+    checked(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", path.stem, "-f", str(path)])
     return path.with_suffix(".pub").read_text()
-
-
-def _checked(argv: Sequence[str], text: str | None = None) -> None:
-    environment = {**os.environ, "PATH": f"/usr/bin:/bin:{SBIN}"}
-    done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=30, env=environment, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(argv)} {text or ''}: status {done.returncode}: {done.stderr.strip()}")

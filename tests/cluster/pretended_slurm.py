@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pretended_hosts import Done, Job, PretendedHosts, find_tool, pretended_hosts
+from pretended_hosts import PretendedHosts, pretended_hosts
+from pretended_machine import Done, Job, TimeLimit, find_tool
 
 CONFIG = """\
 ClusterName=pretended
@@ -65,12 +67,22 @@ class PretendedSlurm:
         """Run a command (srun, salloc, sbatch --wait, sinfo …) to its end; past ``timeout`` s all is killed."""
         return self.hosts.run(self.login, argv, timeout, **how)
 
-    def sbatch(self, script: str, folder: Path, timeout: float, options: Sequence[str] = ()) -> tuple[Done, str]:
-        """Submit a script and wait for its end: how sbatch ended (the job's status) and what the job printed."""
+    def sbatch(self, script: str, folder: Path, timeout: float, **how) -> tuple[str, str]:
+        """Submit a script, wait for its end: its status as Slurm writes it ("exit status:signal"), and its output."""
         path, output = folder / "job.sh", folder / "job.out"
         path.write_text(script)
-        done = self.run(["sbatch", "--wait", f"--output={output}", *options, path], timeout, cwd=folder)
-        return done, output.read_text() if output.exists() else ""
+        done = self.run(["sbatch", "--parsable", f"--output={output}", path], 30, **{"cwd": folder, **how}).checked()
+        job = done.stdout.strip()
+        until = time.monotonic() + timeout
+        while True:  # sbatch --wait would look only every ten seconds
+            shown = self.run(["scontrol", "--oneliner", "show", "job", job], 20).checked().stdout
+            state = re.search(r"JobState=(\w+)", shown)[1]
+            if state not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
+                return re.search(r"ExitCode=(\S+)", shown)[1], output.read_text()
+            if time.monotonic() > until:
+                self.cancel_all()
+                raise TimeLimit(f"job {job} is {state} after {timeout} s\n{script}\n{output.read_text()}")
+            time.sleep(0.2)
 
     def cancel_all(self) -> None:
         """Cancel every job and wait until the nodes are idle again."""
@@ -104,7 +116,9 @@ def pretended_slurm(cpus: Mapping[str, int], folder: Path) -> Iterator[Pretended
         for name in hosts.names:
             munge = ["--foreground", "--key-file=/etc/munge/munge.key", "--num-threads=2"]
             own_files = [f"--{file}-file=/run/munge/{file}" for file in ("pid", "seed")]
-            hosts.start_daemon(name, "munged", [find_tool("munged"), *munge, *own_files], ready="Created 2 work threads")
+            hosts.start_daemon(
+                name, "munged", [find_tool("munged"), *munge, *own_files], ready="Created 2 work threads"
+            )
         hosts.start_daemon(hosts.names[0], "slurmctld", [find_tool("slurmctld"), "-D"], ready="Running as primary")
         for name in hosts.names:
             hosts.start_daemon(name, "slurmd", [find_tool("slurmd"), "-D"], ready="slurmd started")
