@@ -1,0 +1,171 @@
+"""What our layer costs: the trainer's step against a hand-written Horovod loop, in CPU seconds, paired.
+
+    horovodrun -np 2 python -m hvd_mnist.bench.overhead --model cnn --blocks 12
+
+Both sides train the same network on the same batches with the same wait settings, in the same processes, block by
+block in turn, so that a machine whose speed drifts is the same machine for both. Reported: CPU seconds per step
+and rank (all threads of the process, so Horovod's background thread counts), as medians over blocks, and the
+median of the ratios of neighbouring blocks.
+
+    by hand   tf.function of forward, backward, hvd.grouped_allreduce, optimizer.apply
+    ours      model.fit with hvd.DistributedOptimizer and the callbacks of the trainer
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+
+from hvd_mnist.errors import HvdMnistError
+
+
+def measure(model_name: str, batch: int, steps: int, blocks: int, threads: int) -> dict:
+    """CPU and wall seconds per step of both sides, over ``blocks`` blocks of ``steps`` steps each.
+
+    Raises:
+        HvdMnistError: the two sides do not end with the same weights, so they did not do the same work.
+    """
+    from hvd_mnist.runtime import devices, world
+
+    here = world.join()
+    devices.pin(here.local_rank, here.local_size, here.host, threads)
+    import keras
+    import numpy as np
+
+    import hvd_mnist.keras as hvd
+    from hvd_mnist import models
+    from hvd_mnist.console import Console
+    from hvd_mnist.run_folder import Records
+    from hvd_mnist.schedule import Plan
+    from hvd_mnist.training_callbacks import Progress
+
+    rng = np.random.default_rng(here.rank)
+    images = rng.random((steps * batch, 28, 28, 1), np.float32)
+    labels = rng.integers(0, 10, steps * batch)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def build():
+        keras.utils.set_random_seed(1)
+        return models.build(model_name)
+
+    by_hand = _by_hand(build(), keras.optimizers.SGD(0.01), loss, images, labels, batch)
+    model = build()
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), loss, metrics=["accuracy"], jit_compile=False)
+    proof = hvd.callbacks.BroadcastGlobalVariablesCallback(0, check_replicas_every=10**9)
+    progress = Progress(
+        Console(here.rank, speaks=False),
+        Records(None),
+        Plan("constant", 0.01, 0, 10**9),
+        done=0,
+        per_epoch=steps,
+        images=batch * here.size,
+        accumulate=1,
+        log_every=20,
+    )
+    dataset = _dataset(images, labels, batch)
+
+    def ours():
+        progress.begin_epoch(0, 0)
+        model.fit(dataset, verbose=0, shuffle=False, callbacks=[proof, progress])
+
+    sides = {"by hand": by_hand.run, "ours": ours}
+    for run in sides.values():
+        run()  # trace, and the two checked steps
+    if model_name != "cnn":  # its dropout draws from two generators
+        for mine, theirs in zip(model.trainable_variables, by_hand.model.trainable_variables, strict=True):
+            if not np.allclose(np.asarray(mine), np.asarray(theirs), atol=1e-5):
+                raise HvdMnistError(f"the two sides do not train alike: {mine.path} differs after {steps} steps")
+    samples = {name: {"cpu": [], "wall": []} for name in sides}
+    for block in range(blocks):
+        for name in list(sides)[:: 1 if block % 2 == 0 else -1]:
+            world.barrier("overhead")
+            wall, cpu = time.perf_counter(), time.process_time()
+            sides[name]()
+            samples[name]["cpu"].append((time.process_time() - cpu) / steps)
+            samples[name]["wall"].append((time.perf_counter() - wall) / steps)
+    told = world.gather_json(samples, "overhead.samples")
+    world.leave()
+    return {
+        "model": model_name,
+        "ranks": here.size,
+        "backend": here.backend,
+        "threads": threads,
+        "batch": batch,
+        "steps_per_block": steps,
+        "blocks": blocks,
+        "is_root": here.is_root,
+        **summarize(told),
+    }
+
+
+def summarize(samples: list[dict]) -> dict:
+    """Medians over ranks and blocks, and the median, smallest and largest ratio ours / by hand of paired blocks."""
+    result = {}
+    for clock in ("cpu", "wall"):
+        ours = [value for rank in samples for value in rank["ours"][clock]]
+        hand = [value for rank in samples for value in rank["by hand"][clock]]
+        ratios = sorted(a / b for a, b in zip(ours, hand, strict=True))
+        result[clock] = {
+            "ours_ms": round(1000 * statistics.median(ours), 3),
+            "by_hand_ms": round(1000 * statistics.median(hand), 3),
+            "ratio_median": round(statistics.median(ratios), 4),
+            "ratio_quartiles": [round(q, 4) for q in statistics.quantiles(ratios, n=4)[::2]],
+            "n": len(ratios),
+        }
+    return result
+
+
+def _dataset(images, labels, batch):
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 1
+    return tf.data.Dataset.from_tensor_slices((images, labels)).batch(batch).prefetch(1).with_options(options)
+
+
+class _by_hand:
+    """The loop that Horovod's documentation teaches, on Keras 3."""
+
+    def __init__(self, model, optimizer, loss, images, labels, batch):
+        import horovod.tensorflow as hvd
+        import tensorflow as tf
+
+        self.model, self.dataset = model, _dataset(images, labels, batch)
+        optimizer.build(model.trainable_variables)
+
+        @tf.function(jit_compile=False)
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                logits = model(x, training=True)
+                value = loss(y, logits)
+            gradients = tape.gradient(value, [v.value for v in model.trainable_variables])
+            gradients = hvd.grouped_allreduce(gradients, name="by_hand", ignore_name_scope=True)
+            optimizer.apply(gradients, model.trainable_variables)
+            hits = tf.reduce_mean(tf.cast(tf.equal(tf.argmax(logits, -1), y), tf.float32))
+            return value, hits
+
+        self.step = step
+
+    def run(self):
+        for x, y in self.dataset:
+            value, hits = self.step(x, y)
+        return float(value), float(hits)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="cnn", choices=("small", "cnn", "mlp"))
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=40, help="steps in a block")
+    parser.add_argument("--blocks", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    found = measure(arguments.model, arguments.batch, arguments.steps, arguments.blocks, arguments.threads)
+    if found.pop("is_root"):
+        print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
