@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -145,6 +146,7 @@ def _attributes(line: Line, tokens: list[re.Match[str]], name: str, dialect: str
 
 
 def _hint_for_word(word: str, name: str, dialect: str) -> str:
+    word = unicodedata.normalize("NFKC", word)  # a full-width ':' or '=' becomes the plain one
     number = re.fullmatch(r"(?:(?:slots|x|:|\*)[:=]?)?\s*([0-9]+)\s*", word)
     if number:
         return f"write {name} slots={number[1]}" if dialect not in ("mpich", "intel") else f"write {name}:{number[1]}"

@@ -72,7 +72,7 @@ def expand(text: str):
     except HostFileError as error:
         click.echo(_indented(caret(error)), err=True)
         raise
-    for note in found.notes:
+    for note in found.notes if any(host.slots for host in found) else ():  # names alone: slots do not matter
         click.echo(f"note: {note}", err=True)
     click.echo("".join(f"{host}\n" for host in found), nl=False)
 
