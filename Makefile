@@ -16,8 +16,9 @@ SHELL := /bin/bash
 export PYTHON DEVICE
 NP ?= $(shell scripts/ranks.sh)
 ARGS ?=
-# Both for the recipe and for what the ranks start: horovodrun looks for its Python on PATH.
-IN_VENV := PATH="$$PWD/.venv/bin:$$PATH"
+# Both for the recipe and for what the ranks start: horovodrun looks for its Python on PATH. Where the clone's
+# path has a space, .venv is a link to a place without one (scripts/setup.sh), and that is the path to use.
+IN_VENV := PATH="$$(readlink -f .venv)/bin:$$PATH"
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -41,6 +42,7 @@ lint:  ## ruff, and the arrows of the house (needs make test's set-up)
 	@$(IN_VENV) lint-imports
 
 clean:  ## remove .venv and what tools left; the cache of wheels and data stays
+	[ ! -L .venv ] || rm -rf "$$(readlink -f .venv)"
 	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find hvd_mnist tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo "Kept: $${HVD_MNIST_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/hvd_mnist} (Horovod's wheels, data), runs/"

@@ -17,20 +17,32 @@ if command -v flock >/dev/null && ! flock -n 9; then
     flock -w 3600 9 || { echo "It did not end within an hour: end it, then try again" >&2; exit 1; }
 fi
 
+# mpicxx and TensorFlow's compile flags break at a space in the path of the environment: .venv is then a link.
+place=$PWD/.venv
+if [[ $PWD = *[[:space:]]* ]]; then
+    place=${HVD_MNIST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/hvd_mnist}/venvs/$(pwd | sha256sum | cut -c1-12)
+fi
+
 key() { { pwd; echo "$device"; cat setup.py "$@"; } | sha256sum | cut -d' ' -f1; }
 made() { [ "$(cat ".venv/setup-$1" 2>/dev/null)" = "$2" ]; }
-pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
+pip() { "$place/bin/python" -m pip --disable-pip-version-check "$@"; }
 
 run_key=$(key "requirements/$device.txt")
 if ! made run "$run_key"; then
     python=$(scripts/preflight.sh)
     # A venv of another folder or another device is made anew: moved scripts do not run, and tensorflow
     # and tensorflow-cpu overwrite each other.
-    if [ "$(cat .venv/setup-place 2>/dev/null)" != "$PWD $device" ] || ! .venv/bin/python -c '' 2>/dev/null; then
+    if [ -e .venv ] && [ ! -e .venv/setup-place ]; then
+        echo "$PWD/.venv was not made by make setup, and would be replaced: move it away or remove it first" >&2
+        exit 3
+    fi
+    if [ "$(cat .venv/setup-place 2>/dev/null)" != "$PWD $device" ] || ! pip --version >/dev/null 2>&1; then
         echo "Making .venv with $("$python" --version) ($python)"
-        rm -rf .venv
-        "$python" -m venv .venv
+        rm -rf .venv "$place"
+        mkdir -p "$place"
+        [ -e .venv ] || ln -s "$place" .venv
         echo "$PWD $device" > .venv/setup-place
+        "$python" -m venv "$place"
     fi
     echo "Installing the packages of requirements/$device.txt (each checked by its hash)"
     pip install --require-hashes -r "requirements/$device.txt"
@@ -44,4 +56,4 @@ if [ "$wanted" = test ] && test_key=$(key "requirements/$device.txt" requirement
 fi
 
 gpu=(); [ "$device" = gpu ] && gpu=(--gpu)
-.venv/bin/python -m hvd_mnist build-horovod "${gpu[@]}"
+"$place/bin/python" -m hvd_mnist build-horovod "${gpu[@]}"

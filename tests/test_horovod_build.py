@@ -21,7 +21,7 @@ from hvd_mnist.commands.build_horovod import build_horovod
 from hvd_mnist.errors import BuildError, EnvironmentUnfit
 from hvd_mnist.horovod_build import build, compile, progress, recipe, stack, verify
 
-VENV = Path("/opt/a venv")
+VENV = Path("/opt/venv")
 
 
 def ended(pid: int, within: float = 10) -> bool:
@@ -365,6 +365,14 @@ def test_no_compiler_is_named_with_the_command(workshop, monkeypatch, cpu_stack)
     monkeypatch.setattr(build, "look_at_stack", lambda gpu, home: dataclasses.replace(cpu_stack, compiler=""))
     with pytest.raises(EnvironmentUnfit, match=r"no C\+\+ compiler.*apt-get install g\+\+"):
         build.ensure_horovod()
+
+
+def test_space_in_the_environment_is_named_before_the_compile(workshop, monkeypatch, cpu_stack):
+    spaced = dataclasses.replace(cpu_stack, prefix=Path("/home/a b/.venv"))
+    monkeypatch.setattr(build, "look_at_stack", lambda gpu, home: spaced)
+    with pytest.raises(EnvironmentUnfit, match="'/home/a b/.venv'"):
+        build.ensure_horovod()
+    assert workshop.calls == []
 
 
 def test_waiting_for_another_build_has_a_limit(workshop, monkeypatch, cpu_stack, capsys):

@@ -290,3 +290,93 @@ def test_leaked_job_variable_fails_its_test_and_not_the_next(tmp_path):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert "2 passed, 1 error" in done.stdout and "HOROVOD_RANK" in done.stdout, done.stdout
+
+
+# --- set-up, with the slow parts replaced ------------------------------------------------------------------
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A clone in a folder with a space, whose Python is a stand-in that records what it is asked to do."""
+    folder = tmp_path / "my clone"
+    for name in ("scripts", "requirements"):
+        shutil.copytree(ROOT / name, folder / name)
+    shutil.copy(ROOT / "setup.py", folder)
+    log = tmp_path / "asked"
+    log.touch()
+    stand_in = tmp_path / "python3.12"
+    stand_in.write_text(
+        f'#!/bin/sh\necho "$*" >> "{log}"\n'
+        f'[ "$1 $2" = "-m venv" ] && mkdir -p "$3/bin" && cp "{stand_in}" "$3/bin/python"\n'
+        '[ -z "$FAIL_ON" ] || case "$*" in *"$FAIL_ON"*) exit 1 ;; esac\n'
+        "exit 0\n"
+    )
+    stand_in.chmod(0o755)
+
+    def setup(wanted="run", **env):
+        log.write_text("")
+        environment = {
+            **os.environ,
+            "PYTHON": str(stand_in),
+            "DEVICE": "cpu",
+            "HVD_MNIST_CACHE": str(tmp_path / "c"),
+            **env,
+        }
+        done = subprocess.run(
+            [folder / "scripts/setup.sh", wanted], capture_output=True, text=True, timeout=60, env=environment
+        )
+        return done, log.read_text()
+
+    setup.folder = folder
+    return setup
+
+
+def test_second_setup_installs_nothing(clone):
+    done, asked = clone()
+    assert done.returncode == 0, done.stderr
+    assert "--require-hashes -r requirements/cpu.txt" in asked and "build-horovod" in asked
+    done, asked = clone()
+    assert done.returncode == 0 and "build-horovod" in asked
+    assert "pip" not in asked and "venv" not in asked
+
+
+def test_test_setup_adds_only_the_test_tools(clone):
+    clone()
+    _, asked = clone("test")
+    assert "requirements/test.txt" in asked and "requirements/cpu.txt" not in asked
+
+
+def test_changed_lock_is_installed_and_another_device_is_another_venv(clone):
+    clone()
+    lock = clone.folder / "requirements/cpu.txt"
+    lock.write_text(lock.read_text() + "# changed\n")
+    _, asked = clone()
+    assert "requirements/cpu.txt" in asked and "-m venv" not in asked
+    _, asked = clone(DEVICE="gpu")
+    assert "-m venv" in asked and "requirements/gpu.txt" in asked and "build-horovod --gpu" in asked
+
+
+def test_interrupted_setup_is_taken_up_again(clone):
+    done, _ = clone(FAIL_ON="--require-hashes")
+    assert done.returncode != 0
+    done, asked = clone()
+    assert done.returncode == 0 and "--require-hashes" in asked
+
+
+def test_environment_of_a_clone_with_a_space_is_elsewhere(clone):
+    clone()
+    venv = clone.folder / ".venv"
+    assert venv.is_symlink() and " " not in str(venv.resolve())
+
+
+def test_foreign_venv_is_not_removed(clone):
+    (clone.folder / ".venv").mkdir()
+    (clone.folder / ".venv" / "mine").touch()
+    done, _ = clone()
+    assert done.returncode == 3 and "not made by make setup" in done.stderr
+    assert (clone.folder / ".venv" / "mine").exists()
+
+
+def test_wrong_device_is_named(clone):
+    done, _ = clone(DEVICE="tpu")
+    assert done.returncode == 2 and "DEVICE is 'tpu'; it can be cpu or gpu" in done.stderr

@@ -141,6 +141,11 @@ def build_wheel(stack: Stack, folder: Path, cache: Path, jobs: int | None, verbo
     """Compile Horovod; the wheel appears in ``folder`` only when it is whole."""
     import psutil
 
+    if any(character.isspace() for character in str(stack.prefix)):
+        raise EnvironmentUnfit(
+            f"this environment is in '{stack.prefix}', and mpicxx and TensorFlow's compile flags break at the space",
+            hint="python -m venv SOMEWHERE-WITHOUT-A-SPACE, or make setup, which sees to it",
+        )
     cmake = usable_cmake()
     if not find_program("make"):
         raise EnvironmentUnfit("no make on PATH", hint=COMPILER_HINT)
