@@ -157,6 +157,11 @@ def test_plain_python_in_a_slurm_job_is_one_process_with_a_note(environ):
 
 def test_left_over_step_variables_are_noticed():
     assert "left over from the step of 3 tasks" in identity_from(SBATCH_FROM_STEP).notes[0]
+    without_ranks_here = {key: value for key, value in SBATCH_FROM_STEP.items() if key != "SLURM_GTIDS"}
+    assert identity_from(without_ranks_here).size == 1  # another number of tasks
+    assert identity_from({**SBATCH_FROM_STEP, "SLURM_NTASKS": "3"}).size == 1  # other ranks on this node
+    same_job = env("SLURM_NTASKS=3 SLURM_GTIDS=0,1 SLURM_NNODES=2")
+    assert identity_from({**SBATCH_FROM_STEP, **same_job}).size == 3  # nothing differs: a step
 
 
 def test_job_name_alone_decides_nothing():

@@ -324,7 +324,7 @@ def _alone(environ: Mapping[str, str], hostname: str) -> Identity:
 def _without_contradiction(first: Identity, others: list[Identity]) -> Identity:
     """The first claim, unless another one says something else. An outer launcher of one process is no other."""
     for other in others:
-        if _pair(other) == _pair(first) or other.size == 1 and first.size > 1:
+        if _pair(other) == _pair(first) or other.size == 1:
             continue
         raise _contradiction(first, other)
     return first
