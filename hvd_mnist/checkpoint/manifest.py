@@ -127,9 +127,9 @@ def parse(content: bytes) -> Manifest:
     if claimed != found:
         raise CheckpointError("manifest was changed after it was written (its own digest does not match)")
     return Manifest(
-        step=_not_negative(_take(body, "step", int), "step"),
+        step=_count(_take(body, "step", int), "step"),
         saved_at=_take(body, "saved_at", str),
-        versions={str(name): str(value) for name, value in _take(body, "versions", dict).items()},
+        versions={_printable(name): _printable(str(v)) for name, v in _take(body, "versions", dict).items()},
         files=_files(_take(body, "files", dict)),
         fingerprint=Fingerprint(
             weights=_variables(body, "weights"),
@@ -147,12 +147,18 @@ def _take(body: dict, key: str, kind):
     value = body[key]
     if not isinstance(value, kind) or isinstance(value, bool):
         raise CheckpointError(f"manifest: {key!r} is a {type(value).__name__}")
-    return value
+    return _printable(value) if isinstance(value, str) else value
 
 
-def _not_negative(value: int, what: str) -> int:
-    if value < 0:
-        raise CheckpointError(f"manifest: {what} is negative")
+def _printable(text: str) -> str:
+    if not text.isprintable():  # it will be shown on a terminal
+        raise CheckpointError(f"manifest holds a text with control characters: {text!r:.80}")
+    return text
+
+
+def _count(value: int, what: str) -> int:
+    if not 0 <= value < 1 << 63:
+        raise CheckpointError(f"manifest: {what} is out of range")
     return value
 
 
@@ -163,7 +169,7 @@ def _files(entries: dict) -> dict[str, FileEntry]:
     for name, entry in entries.items():
         if not isinstance(entry, dict):
             raise CheckpointError(f"manifest: the entry of {name} is a {type(entry).__name__}")
-        size = _not_negative(_take(entry, "size", int), f"size of {name}")
+        size = _count(_take(entry, "size", int), f"size of {name}")
         files[name] = FileEntry(size, _take(entry, "sha256", str))
     return files
 
@@ -179,7 +185,9 @@ def _variables(body: dict, key: str) -> tuple[Variable, ...]:
         path, shape, dtype, digest = row[:4]
         if not all(isinstance(text, str) for text in (path, dtype, digest)):
             raise CheckpointError(f"manifest: {key!r} has a row that is no variable: {row!r:.80}")
-        variables.append(Variable(path, tuple(shape), dtype, digest, tuple(row[4]) if len(row) == 5 else None))
+        variables.append(
+            Variable(_printable(path), tuple(shape), dtype, digest, tuple(row[4]) if len(row) == 5 else None)
+        )
     return tuple(variables)
 
 
@@ -189,7 +197,12 @@ def _metric(entry: dict | None) -> Metric | None:
     mode, value = _take(entry, "mode", str), _take(entry, "value", (int, float, type(None)))
     if mode not in ("max", "min"):
         raise CheckpointError(f"manifest: metric mode {mode!r:.40}, expected 'max' or 'min'")
-    return Metric(_take(entry, "name", str), mode, value)
+    if value is not None and not abs(value) < float("inf"):
+        raise CheckpointError("manifest: the metric is not finite")
+    try:
+        return Metric(_take(entry, "name", str), mode, None if value is None else float(value))
+    except OverflowError:
+        raise CheckpointError("manifest: the metric is out of range") from None
 
 
 def verify(path: Path | str, *, hashes: bool = True) -> Verdict:

@@ -93,6 +93,7 @@ def load_model(path: Path | str, *, compile: bool = False, notify: Callable[[str
     try:
         import keras
 
+        _refuse_damage(file)
         _refuse_code(file, compile)
         model = keras.saving.load_model(file, compile=compile, safe_mode=True)
     except CheckpointError:
@@ -107,6 +108,13 @@ def load_model(path: Path | str, *, compile: bool = False, notify: Callable[[str
     return model
 
 
+def _refuse_damage(file: Path) -> None:
+    # Keras reads around a bad checksum inside the archive, and would hand back wrong weights.
+    with zipfile.ZipFile(file) as archive:
+        if bad := archive.testzip():
+            raise CheckpointError(f"{file} has been changed: {bad} does not match its checksum")
+
+
 def _refuse_code(file: Path, compiled: bool) -> None:
     """One clear sentence for what Keras's safe mode would refuse with a page: code, and classes nobody registered."""
     import keras
@@ -117,12 +125,12 @@ def _refuse_code(file: Path, compiled: bool) -> None:
         config = json.loads(archive.read("config.json"))
     if isinstance(config, dict) and not compiled:
         config.pop("compile_config", None)
-    registered = keras.saving.get_custom_objects()
+    registered = keras.saving.get_registered_object
     for part in _parts(config):
         name, module = part["class_name"], part.get("module")
         if name == "__lambda__":
             raise CheckpointError(f"{file} asks for a Lambda with Python code of its own; nothing was run")
-        known = part.get("registered_name") in registered or name in registered
+        known = registered(part.get("registered_name")) or registered(name)
         root = str(module).split(".", 1)[0]
         if module is not None and root not in ("keras", "builtins") and not known:
             raise CheckpointError(

@@ -85,7 +85,7 @@ def show(checkpoint: Path, as_json: bool):
         click.echo(f"metric: {manifest.metric.name} = {manifest.metric.value} (best is {manifest.metric.mode})")
     click.echo("state:")
     for key, value in state.items():
-        click.echo(f"  {key}: {json.dumps(value)}")
+        click.echo(f"  {json.dumps(key)[1:-1]}: {json.dumps(value)}")
     click.echo(f"optimizer: {fingerprint.optimizer or 'none'}, {len(fingerprint.slots)} variables")
     click.echo(f"model: {len(fingerprint.weights)} weights, {len(fingerprint.seeds)} seed generators")
     for variable in fingerprint.weights:
