@@ -1,0 +1,230 @@
+"""A conversation with the agent on one host, over ssh (or, for this machine, without). Every wait has a limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvd_mnist.cluster.host import Host
+from hvd_mnist.doctor.agent import MARK, PROTOCOL
+
+CONNECT_LIMIT = 10.0  # seconds for TCP and ssh's greeting, where the whole limit is not shorter
+PACKAGE_PARENT = Path(__file__).parent.parent.parent
+
+
+class NoAnswer(Exception):
+    """A host did not do what it was asked: what was found, and what to do about it."""
+
+    def __init__(self, found: str, do: str):
+        super().__init__(found)
+        self.found, self.do = found, do
+
+
+@dataclass(frozen=True)
+class Ssh:
+    """How to log in where a host itself does not say."""
+
+    user: str | None = None
+    port: int | None = None
+    identity: str | None = None
+
+    def user_of(self, host: Host) -> str | None:
+        return host.user or self.user
+
+    def port_of(self, host: Host) -> int | None:
+        return host.port or self.port
+
+    def words(self, host: Host, connect_limit: float) -> list[str]:
+        """The ssh command up to the remote command: no question asked, an unknown host key refused."""
+        options = ["BatchMode=yes", "StrictHostKeyChecking=yes", f"ConnectTimeout={max(1, round(connect_limit))}"]
+        options += ["ServerAliveInterval=5", "ServerAliveCountMax=3", "LogLevel=ERROR"]
+        words = ["ssh", "-T", "-x", "-a"]
+        for option in options:
+            words += ["-o", option]
+        for flag, value in (("-p", self.port_of(host)), ("-l", self.user_of(host)), ("-i", self.identity)):
+            if value is not None:
+                words += [flag, str(value)]
+        return [*words, "--", host.name]
+
+    def reminder(self, host: Host) -> str:
+        """The short ssh command that a person would type."""
+        words = ["ssh"]
+        if self.port_of(host):
+            words += ["-p", str(self.port_of(host))]
+        if self.identity:
+            words += ["-i", shlex.quote(self.identity)]
+        user = self.user_of(host)
+        return " ".join([*words, f"{user}@{host.name}" if user else host.name])
+
+
+def agent_words(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The agent's command: this Python, and this package where the environment does not have it by itself."""
+    path = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    if str(PACKAGE_PARENT) not in path and PACKAGE_PARENT != Path(sysconfig.get_path("purelib")):
+        path.insert(0, str(PACKAGE_PARENT))
+    settings = [f"PYTHONPATH={os.pathsep.join(path)}"] if path else []
+    return ["env", *settings, sys.executable, "-m", "hvd_mnist.doctor.agent"]
+
+
+def is_here(name: str) -> bool:
+    """Whether a host's name means this machine, by name alone."""
+    own = socket.gethostname().lower()
+    name = name.lower().rstrip(".")
+    return name in ("localhost", "::1", own, own.partition(".")[0]) or name.startswith("127.")
+
+
+class Session:
+    """One host's agent, started and greeted. ``close`` ends it, whatever it is doing.
+
+    Args:
+        limit: seconds until it must have greeted.
+
+    Raises:
+        NoAnswer: it cannot be reached or started, or says nothing in time.
+    """
+
+    def __init__(self, host: Host, ssh: Ssh, limit: float):
+        self.host, self.ssh = host, ssh
+        words = agent_words()
+        if not is_here(host.name):
+            words = [*ssh.words(host, min(CONNECT_LIMIT, limit)), shlex.join(["exec", *words])]
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")
+        try:
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, errors="replace"
+            )
+        except OSError:
+            raise NoAnswer("no ssh on this machine", "apt-get install openssh-client") from None
+        self._lines: queue.SimpleQueue[dict | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+        try:
+            hello = self._next(limit)
+            if hello.get("hello") != PROTOCOL:
+                raise NoAnswer("its hvd_mnist is another version", "install the same hvd_mnist on all hosts")
+        except NoAnswer:
+            self.close()
+            raise
+
+    def _read(self) -> None:
+        for line in self._process.stdout:
+            if line.startswith(MARK):
+                self._lines.put(json.loads(line.removeprefix(MARK)))
+        self._lines.put(None)
+
+    def _next(self, limit: float) -> dict:
+        try:
+            said = self._lines.get(timeout=max(0.01, limit))
+        except queue.Empty:
+            raise NoAnswer(f"no answer within {limit:.0f} s", f"{self.ssh.reminder(self.host)} true") from None
+        if said is None:
+            try:
+                status = self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                status = None
+            self._errors.seek(0)
+            raise NoAnswer(*why_ended(self._errors.read(), status, self.host, self.ssh))
+        return said
+
+    def ask(self, name: str, limit: float, **what):
+        """The answer to one question; at most ``limit`` seconds."""
+        try:
+            self._process.stdin.write(json.dumps({"ask": name, **what}) + "\n")
+            self._process.stdin.flush()
+        except OSError:
+            pass  # it has ended; the next line says how
+        said = self._next(limit)
+        if "error" in said:
+            raise NoAnswer(f"{name}: {said['error']}", "please report this")
+        return said["answer"]
+
+    def clock_offset(self, tries: int = 5) -> tuple[float, float]:
+        """(seconds by which the host's clock is ahead of this machine's, uncertainty): the quickest of some tries."""
+        found = []
+        for _ in range(tries):
+            asked, began = time.time(), time.monotonic()
+            theirs = self.ask("clock", 20)
+            took = time.monotonic() - began
+            found.append((took / 2, theirs - (asked + took / 2)))
+        uncertainty, offset = min(found)
+        return offset, uncertainty
+
+    def close(self) -> None:
+        """End the agent: its input ends, and it ends what it has started. Safe to call twice."""
+        try:
+            self._process.stdin.close()
+        except OSError:
+            pass
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+
+
+def why_ended(errors: str, status: int | None, host: Host, ssh: Ssh) -> tuple[str, str]:
+    """(what went wrong, what to do) for an agent that ended, from what ssh, the shell and Python said."""
+    login, name = ssh.reminder(host), host.name
+    port = ssh.port_of(host) or 22
+    python = sys.executable
+    for pattern, found, do in (
+        ("Could not resolve hostname", "its name is not known", f"check the spelling, or add {name} to /etc/hosts or DNS"),
+        ("REMOTE HOST IDENTIFICATION HAS CHANGED", "its host key has changed: another machine, or a new system",
+         f"ask who runs it; if it is right: ssh-keygen -R {name}, then {login}"),
+        ("Host key verification failed", "its host key is not known",
+         f"{login} once, compare the fingerprint, answer yes"),
+        ("Permission denied", "it refuses the login", f"ssh-copy-id {login.removeprefix('ssh ')}"),
+        ("Too many authentication failures", "it refuses the login", "name the key: --ssh-identity FILE"),
+        ("Connection refused", f"nothing listens on port {port}: no sshd, or another port",
+         "start sshd there, or give --ssh-port"),
+        ("timed out|Operation now in progress", "it does not answer: down, or behind a firewall", f"ping {name}"),
+        ("No route to host|Network is unreachable", "no way to it: down, or another network", f"ping {name}"),
+        ("Connection closed|Connection reset|kex_exchange", "sshd closed the connection",
+         f"{login} -v; too many logins at once? (MaxStartups of sshd)"),
+        (r"No module named '?hvd_mnist\.doctor", "its hvd_mnist is another version, without a doctor",
+         "install the same hvd_mnist on all hosts"),
+        ("No module named '?hvd_mnist", f"{python} there has no hvd_mnist",
+         f"{login} {python} -m pip install hvd_mnist, or copy {PACKAGE_PARENT} to the same path there"),
+    ):  # fmt: skip
+        if re.search(pattern, errors):
+            return found, do
+    if status in (126, 127):
+        return f"no {python} there", f"make the same environment at the same path there, or share {sys.prefix}"
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    said = lines[-1][:300] if lines else "without a word"
+    return f"ended with status {status}: {said}", f"{login} {python} -V"
+
+
+def open_all(hosts: Sequence[Host], ssh: Ssh, limit: float) -> dict[str, Session | NoAnswer]:
+    """A session with each host, all at once; where it did not come about, why."""
+
+    def one(host: Host) -> Session | NoAnswer:
+        try:
+            return Session(host, ssh, limit)
+        except NoAnswer as wrong:
+            return wrong
+
+    return dict(zip((host.name for host in hosts), at_once(one, hosts), strict=True))
+
+
+def at_once(work, items: Sequence) -> list:
+    """``work`` of each item in its own thread; results in order."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    if not items:
+        return []
+    with ThreadPoolExecutor(max_workers=min(len(items), 64)) as pool:
+        return list(pool.map(work, items))
