@@ -31,6 +31,7 @@ def find_tool(name: str) -> str | None:
 
 
 def checked(argv: Sequence[str], text: str | None = None) -> None:
+    """Run a command of the set-up, with ``text`` as its input; a RuntimeError with what it said where it fails."""
     environment = {**os.environ, "PATH": f"/usr/bin:/bin:{SBIN}"}
     done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=30, env=environment, check=False)
     if done.returncode:
