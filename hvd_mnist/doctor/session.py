@@ -138,14 +138,14 @@ class Session:
             raise NoAnswer(*why_ended(self._errors.read(), status, self.host, self.ssh))
         return said
 
-    def ask(self, name: str, limit: float, **what):
-        """The answer to one question; at most ``limit`` seconds."""
+    def ask(self, name: str, wait: float, /, **what):
+        """The answer to one question, waited for at most ``wait`` seconds; ``what`` are its arguments."""
         try:
             self._process.stdin.write(json.dumps({"ask": name, **what}) + "\n")
             self._process.stdin.flush()
         except OSError:
             pass  # it has ended; the next line says how
-        said = self._next(limit)
+        said = self._next(wait)
         if "error" in said:
             raise NoAnswer(f"{name}: {said['error']}", "please report this")
         return said["answer"]
@@ -176,36 +176,65 @@ class Session:
 
 
 def why_ended(errors: str, status: int | None, host: Host, ssh: Ssh) -> tuple[str, str]:
-    """(what went wrong, what to do) for an agent that ended, from what ssh, the shell and Python said."""
-    login, name = ssh.reminder(host), host.name
-    port = ssh.port_of(host) or 22
-    python = sys.executable
-    for pattern, found, do in (
-        ("Could not resolve hostname", "its name is not known", f"check the spelling, or add {name} to /etc/hosts or DNS"),
-        ("REMOTE HOST IDENTIFICATION HAS CHANGED", "its host key has changed: another machine, or a new system",
-         f"ask who runs it; if it is right: ssh-keygen -R {name}, then {login}"),
-        ("Host key verification failed", "its host key is not known",
-         f"{login} once, compare the fingerprint, answer yes"),
-        ("Permission denied", "it refuses the login", f"ssh-copy-id {login.removeprefix('ssh ')}"),
-        ("Too many authentication failures", "it refuses the login", "name the key: --ssh-identity FILE"),
-        ("Connection refused", f"nothing listens on port {port}: no sshd, or another port",
-         "start sshd there, or give --ssh-port"),
-        ("timed out|Operation now in progress", "it does not answer: down, or behind a firewall", f"ping {name}"),
-        ("No route to host|Network is unreachable", "no way to it: down, or another network", f"ping {name}"),
-        ("Connection closed|Connection reset|kex_exchange", "sshd closed the connection",
-         f"{login} -v; too many logins at once? (MaxStartups of sshd)"),
-        (r"No module named '?hvd_mnist\.doctor", "its hvd_mnist is another version, without a doctor",
-         "install the same hvd_mnist on all hosts"),
-        ("No module named '?hvd_mnist", f"{python} there has no hvd_mnist",
-         f"{login} {python} -m pip install hvd_mnist, or copy {PACKAGE_PARENT} to the same path there"),
-    ):  # fmt: skip
-        if re.search(pattern, errors):
-            return found, do
+    """(what went wrong, what to do) for an agent that ended, from what ssh, the shell and Python said.
+
+    Args:
+        errors: standard error of the ssh command.
+        status: its exit status; 255 is ssh's own failure, any other the remote command's.
+    """
+    login, name, python = ssh.reminder(host), host.name, sys.executable
+    if status == 255:
+        for pattern, found, do in SSH_FAILURES:
+            if re.search(pattern, errors):
+                words = {"login": login, "name": name, "target": login.removeprefix("ssh "), "python": python}
+                return found.format(port=ssh.port_of(host) or 22), do.format(**words)
     if status in (126, 127):
         return f"no {python} there", f"make the same environment at the same path there, or share {sys.prefix}"
+    if "No module named 'hvd_mnist.doctor" in errors or "No module named hvd_mnist.doctor" in errors:
+        return "its hvd_mnist is another version, without a doctor", "install the same hvd_mnist on all hosts"
+    if "No module named 'hvd_mnist" in errors:
+        remedy = f"install it there, or copy {PACKAGE_PARENT / 'hvd_mnist'} to the same path there"
+        return f"{python} there has no hvd_mnist", remedy
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     said = lines[-1][:300] if lines else "without a word"
     return f"ended with status {status}: {said}", f"{login} {python} -V"
+
+
+SSH_FAILURES = (
+    # (what ssh says, what that means, what to do); the first that matches.
+    (
+        "Could not resolve hostname",
+        "its name is not known",
+        "check the spelling, or add {name} to DNS or /etc/hosts",
+    ),
+    (
+        "REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "its host key has changed: a new system, or another machine in its place",
+        "ask who runs it; if that is right: ssh-keygen -R {name}, then {login}",
+    ),
+    (
+        "Host key verification failed|host key is known",
+        "its host key is not known",
+        "{login} once, compare the fingerprint, answer yes",
+    ),
+    ("Too many authentication failures", "it refuses the login", "name the right key: --ssh-identity FILE"),
+    (r"Permission denied", "it refuses the login", "ssh-copy-id {target}"),
+    (
+        "Connection refused",
+        "nothing listens on port {port}: no sshd, or on another port",
+        "start sshd there, or give --ssh-port",
+    ),
+    (
+        "timed out|No route to host|Network is unreachable|Operation now in progress",
+        "no answer: it is down, or a firewall is between",
+        "ping {name}",
+    ),
+    (
+        "Connection closed|Connection reset|kex_exchange|Broken pipe",
+        "sshd closed the connection",
+        "{login} -v; many logins at once need a higher MaxStartups of sshd",
+    ),
+)
 
 
 def open_all(hosts: Sequence[Host], ssh: Ssh, limit: float) -> dict[str, Session | NoAnswer]:
