@@ -90,6 +90,18 @@ class BelowFloor(HvdMnistError):
     exit_status = 8
 
 
+class RankFailed(HvdMnistError):
+    """A rank of a launched job failed.
+
+    Args:
+        status: that rank's exit status, 128 + n for signal n; it becomes the launcher's.
+    """
+
+    def __init__(self, message: str, hint: str | None, status: int):
+        super().__init__(message, hint)
+        self.exit_status = status
+
+
 class ReplicasDiffer(HvdMnistError):
     exit_status = 10
 
