@@ -1,0 +1,91 @@
+"""Why did the job fail: the first rank that failed, or what its launcher said. Pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hvd_mnist import errors
+
+_GUARD = re.compile(
+    r"hvd-mnist: rank (\d+) on (\S+), process (\d+), ended with (?:status (\d+)|signal (\d+) \(\w+\))(, told to stop)?$"
+)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How one rank ended badly. ``status`` is 128 + n for signal n; ``told`` where its launcher stopped it."""
+
+    rank: int
+    host: str
+    status: int
+    told: bool
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on {self.host} {meaning(self.status)}"
+
+
+def ending_in(line: str) -> Ending | None:
+    """The ending that a guard's line tells, or None for any other line."""
+    found = _GUARD.search(line)
+    if not found:
+        return None
+    rank, host, _, status, number, told = found.groups()
+    return Ending(int(rank), host, int(status) if status else 128 + int(number), bool(told))
+
+
+def first_failure(endings: Iterable[Ending]) -> Ending | None:
+    """The rank that failed first. Ranks that lost a peer or were told to stop are consequences, unless all are."""
+    endings = list(endings)
+    lost = errors.PeerLost.exit_status
+    causes = [ending for ending in endings if not ending.told and ending.status != lost]
+    own = [ending for ending in endings if not ending.told]
+    return next(iter(causes or own or endings), None)
+
+
+def meaning(status: int) -> str:
+    """``ended with status 10 (ReplicasDiffer)``, ``was ended by signal 9 (SIGKILL)``."""
+    known = next((kind.__name__ for kind in _kinds(errors.HvdMnistError) if kind.exit_status == status), None)
+    if known and status != 1:
+        return f"ended with status {status} ({known})"
+    if status > 128 and status - 128 in set(signal.Signals):
+        number = signal.Signals(status - 128)
+        why = ", often for want of memory" if number == signal.SIGKILL else ""
+        return f"was ended by signal {int(number)} ({number.name}{why})"
+    return f"ended with status {status}"
+
+
+def _kinds(kind: type) -> list[type]:
+    return [kind, *(one for child in kind.__subclasses__() for one in _kinds(child))]
+
+
+# What launchers and ssh say when a job does not start: (pattern, what it means, what to type).
+_CAUSES = (
+    (r"Host key verification failed", "the host's key is not the one that is known, or none is known", "ssh HOST, once"),
+    (r"Permission denied \(", "the host refuses your key", "ssh-copy-id HOST"),
+    (r"Could not resolve hostname|Name or service not known", "no such host name", "check the host list"),
+    (r"[Cc]onnection timed out|Operation timed out|No route to host", "the host does not answer", "is it up?"),
+    (r"Connection refused", "the host is up, but runs no ssh server on that port", "--ssh-port"),
+    (r"(orted|prted): (command )?not found|No such file or directory.*/(orted|prted)", "Open MPI is not on the host",
+     "--prefix DIR, the folder with bin/orted on the hosts"),
+    (r"not enough slots|Requested more processes", "more ranks than slots", "check -np against the slots"),
+    (r"unable to find the specified executable|could not find an executable", "the program is not there", "check its path"),
+)  # fmt: skip
+_LOST_HOST = re.compile(
+    r"(?:lost communication with a remote daemon|daemon .* has died|Process (\d+) exit with status code 255)"
+)
+
+
+def cause_in(text: str) -> tuple[str, str] | None:
+    """(what it means, what to type) of the first known message in what a launcher or ssh said."""
+    for pattern, what, hint in _CAUSES:
+        if re.search(pattern, text):
+            return what, hint
+    return None
+
+
+def lost_host(lines: Iterable[str]) -> bool:
+    """True where the launcher says that it lost a host in mid-job."""
+    return any(_LOST_HOST.search(line) for line in lines)

@@ -1,0 +1,151 @@
+"""Job + Site -> Command: which launcher, which words, which environment, and why. Pure."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from hvd_mnist.errors import LaunchError, UsageError
+from hvd_mnist.launch import horovodrun, mpirun, srun, ssh
+from hvd_mnist.launch.environment import Forwarded, forwarded
+from hvd_mnist.launch.job import Command, Job, Site
+
+
+def plan(job: Job, site: Site) -> Command:
+    """What to run for this job on this site.
+
+    Raises:
+        LaunchError, EnvironmentUnfit, UsageError: it cannot be run here; the message says what would.
+    """
+    _check_words(job)
+    launcher, because = choose_launcher(job, site)
+    remote = site.remote(job)
+    reasons = [f"launcher: {launcher}, because {because}", *(f"hosts: {note}" for note in job.notes)]
+    environment = forwarded(site.environ, job.exports, several_hosts=bool(remote))
+    ranks = {**environment.ranks, **_defaults(job, site, environment, reasons)}
+    login = ssh.same_for_all(job.ssh, remote)
+    names = sorted(ranks)
+    if remote and launcher != "srun":
+        shared = f", whose network {site.route.subnet} all hosts share" if site.route.subnet else ""
+        reasons.append(f"network: {site.route.interface}{shared}, by {site.route.because}")
+    if launcher == "alone":
+        command = Command("local", job.words, ranks, site.cwd, job.placement, (), None)
+    elif launcher == "srun":
+        argv, why = srun.words(job, site, names)
+        command = Command("srun", (*argv, *_rank_words(job, site, False)), ranks, site.cwd, job.placement, tuple(why))
+        command = replace(command, env={**_slurm(site), **ranks}, tag=srun.TAG)
+    elif launcher == "mpirun":
+        mpi = site.mpi()
+        argv, why = mpirun.words(job, site, mpi, names)
+        env = {**(_slurm(site) if job.hosts_from == "slurm" else {}), **ranks, **mpirun.variables(mpi)}
+        env |= ssh.variables(login) if mpi.family in ("mpich", "intel") and remote else {}
+        command = Command(
+            mpi.family, (*argv, *_rank_words(job, site, bool(remote))), env, site.cwd, job.placement, tuple(why)
+        )
+        command = replace(command, tag=mpirun.TAGS[mpi.family])
+    else:
+        mpi = site.mpi() if job.backend == "mpi" else None
+        argv, why = horovodrun.words(job, site, mpi)
+        env = dict(ranks)
+        if mpi:  # horovodrun takes the first mpirun on PATH
+            env["PATH"] = f"{os.path.dirname(mpi.path)}{os.pathsep}{ranks['PATH']}"
+        elif remote:
+            env |= {"PATH": f"{ssh.WRAPPER.parent}{os.pathsep}{ranks['PATH']}", **ssh.variables(login)}
+            why.append(
+                f"ssh: through {ssh.WRAPPER}: no prompt, {ssh.CONNECT_SECONDS} s to connect, host keys as your ssh"
+                " configuration says (horovodrun itself turns their check off)"
+            )
+        command = Command(
+            f"horovodrun-{job.backend}",
+            (*argv, *_rank_words(job, site, bool(remote))),
+            env,
+            site.cwd,
+            job.placement,
+            tuple(why),
+            tag=mpirun.TAGS["openmpi-4"] if mpi else horovodrun.TAG,
+        )
+    return replace(
+        command,
+        env=dict(sorted({**command.env, **environment.launcher}.items())),
+        by_name=environment.by_name,
+        reasons=(*reasons, *command.reasons, *environment.notes),
+        reach=remote if launcher not in ("alone", "srun") else (),
+        ssh=login,
+        python=site.python,
+    )
+
+
+def choose_launcher(job: Job, site: Site) -> tuple[str, str]:
+    """(horovodrun, mpirun, srun or alone; because ...).
+
+    Raises:
+        LaunchError: the one that was asked for does not fit the hosts, or none is there.
+    """
+    remote = site.remote(job)
+    if job.launcher == "local" and remote:
+        raise LaunchError(
+            f"--launcher local runs on this machine alone, and {remote[0].name} is another host",
+            "leave out --launcher, or -H",
+        )
+    if job.launcher in ("horovodrun", "mpirun", "srun"):
+        return job.launcher, f"--launcher {job.launcher}"
+    if job.size == 1 and not remote:
+        return "alone", "one rank on this machine needs no launcher"
+    if job.launcher == "auto" and site.in_slurm and job.hosts_from == "slurm" and site.srun:
+        return "srun", "this is a Slurm allocation, and srun needs neither MPI nor ssh"
+    if job.backend == "mpi":
+        return "horovodrun", "--backend mpi"
+    if site.horovodrun:
+        return "horovodrun", f"{site.horovodrun} is there, and over Gloo it needs no MPI"
+    return "mpirun", "there is no horovodrun"
+
+
+def _rank_words(job: Job, site: Site, remote: bool) -> tuple[str, ...]:
+    """What each rank runs: the guard, and in it the job's words."""
+    options = []
+    if remote and site.route.subnet:
+        options += ["--subnet", site.route.subnet]
+    if remote:
+        options += ["--chdir", site.cwd]
+    first = 0
+    for host, count in job.host_counts:
+        if host.slot_ids:
+            ids = ",".join(map(str, host.slot_ids[:count]))
+            options += ["--gpus", f"{first}-{first + count - 1}={ids}"]
+        first += count
+    return (site.python, "-m", "hvd_mnist.launch.guard", *options, "--", *job.words)
+
+
+def _defaults(job: Job, site: Site, environment: Forwarded, reasons: list[str]) -> dict[str, str]:
+    """Variables that a job wants and the user has not set."""
+    wanted = {"PYTHONUNBUFFERED": "1"}  # else the last lines of a rank that is killed are lost
+    if job.size > 1:
+        # TensorFlow's import takes longer on one rank than on another; Gloo's own 30 s are too few.
+        wanted["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(max(120, 2 * job.size))
+    missing = {name: value for name, value in wanted.items() if name not in environment.ranks}
+    if missing:
+        reasons.append(f"defaults: {', '.join(f'{name}={value}' for name, value in missing.items())}")
+    folders, own = environment.ranks.get("PATH", os.defpath), os.path.dirname(site.python)
+    if own not in folders.split(os.pathsep):
+        missing["PATH"] = f"{own}{os.pathsep}{folders}"
+        reasons.append(f"PATH: {own} comes first, the folder of this Python")
+    elif "PATH" not in environment.ranks:
+        missing["PATH"] = folders
+    return missing
+
+
+def _slurm(site: Site) -> dict[str, str]:
+    """What srun, and an mpirun inside an allocation, must see of the allocation."""
+    return {name: value for name, value in site.environ.items() if name.startswith(("SLURM_", "SLURMD_"))}
+
+
+def _check_words(job: Job) -> None:
+    from hvd_mnist.cluster.hostfile import looks_like_hosts
+
+    if not job.words:
+        raise UsageError("no program to launch", "hvd-mnist launch -np 2 -- train, or -- python my.py")
+    first = job.words[0]
+    if looks_like_hosts(first):
+        raise UsageError(f"{first!r} looks like a host, not like a program", "join hosts by commas: -H h1:4,h2:4")
+    if first.endswith(".py") and not os.access(first, os.X_OK):
+        raise UsageError(f"{first} is no program that can be executed", f"write -- python {first}")
