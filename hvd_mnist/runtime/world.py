@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from hvd_mnist import errors
 from hvd_mnist.cluster.identity import Identity, check_agrees, identity_from
 from hvd_mnist.errors import HvdMnistError
+from hvd_mnist.runtime import slurm_rendezvous
 
 T = TypeVar("T")
 
@@ -93,6 +94,8 @@ def join(stall_timeout: int | None = None, **init_arguments) -> World:
         os.environ["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = str(stall_timeout)
         os.environ["HOROVOD_STALL_CHECK_TIME_SECONDS"] = str(max(1, min(STALL_WARNING_SECONDS, stall_timeout // 2)))
     identity = prepare_environment()
+    if slurm_rendezvous.needed(os.environ, identity):  # tasks of srun, without MPI
+        os.environ.update(slurm_rendezvous.meet(os.environ, identity))
     import horovod.tensorflow as hvd
 
     hvd.init(**init_arguments)
