@@ -12,10 +12,10 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output (docs/doctor.md).")
 @click.option("--run", "exchange", is_flag=True, help="Also run a real allreduce, on each host and across them.")
 @click.option("--timeout", default=120.0, show_default=True, help="Seconds that each host has to answer.")
-@click.option("--ssh-user", metavar="NAME", help="Log in as this user where a host names none.")
-@click.option("--ssh-port", type=click.IntRange(1, 65535), help="Port of sshd where a host names none.")
-@click.option("--ssh-identity", metavar="FILE", help="Private key to log in with.")
-def doctor(np, hosts, hostfile, as_json, exchange, timeout, ssh_user, ssh_port, ssh_identity):
+@click.option("--network-interface", metavar="NAME", help="Interface or subnet between hosts. [default: by the route]")
+@click.option("--ssh-port", metavar="P", type=click.IntRange(1, 65535), help="[default: what ssh's configuration says]")
+@click.option("--ssh-identity", metavar="FILE", type=click.Path(exists=True, dir_okay=False, resolve_path=True))
+def doctor(np, hosts, hostfile, as_json, exchange, timeout, network_interface, ssh_port, ssh_identity):
     """Can this machine, or can these hosts, train? A table of checks, and what to type where one is not right.
 
     Status 0 where training can work (warnings allowed), 3 where something fails.
@@ -29,20 +29,25 @@ def doctor(np, hosts, hostfile, as_json, exchange, timeout, ssh_user, ssh_port, 
     from hvd_mnist.doctor.visit import visit_here
     from hvd_mnist.errors import EnvironmentUnfit, UsageError
 
-    if hosts and hostfile:
-        raise UsageError("-H and --hostfile are both given", "give one of them")
+    if hosts is not None and hostfile is not None:
+        raise UsageError("-H and --hostfile exclude one another", "give one of them")
+    several = hosts is not None or hostfile is not None
+    for option, given in (("--network-interface", network_interface), ("--ssh-port", ssh_port),
+                          ("--ssh-identity", ssh_identity)):  # fmt: skip
+        if given and not several:
+            raise UsageError(f"{option} without hosts: this machine alone is looked at", "add -H h1:4,h2:4")
     if timeout <= 0:
         raise UsageError(f"--timeout {timeout:g}: a time limit is more than 0 s", "leave it out, or write --timeout 60")
-    if hosts or hostfile:
+    if several:
         from hvd_mnist.cluster.hostfile import parse_hosts, read_hostfile
         from hvd_mnist.doctor.hosts import visit_hosts
-        from hvd_mnist.doctor.session import Ssh
+        from hvd_mnist.launch.job import Ssh
 
-        named = parse_hosts(hosts) if hosts else read_hostfile(hostfile)
+        named = parse_hosts(hosts) if hosts is not None else read_hostfile(hostfile)
         for note in named.notes:
             click.echo(f"note: {note}", err=True)
         click.echo(f"Looking at {len(named)} host{'s' * (len(named) > 1)}, at most {timeout:g} s each ...", err=True)
-        report = visit_hosts(named, np, Ssh(ssh_user, ssh_port, ssh_identity), timeout, exchange)
+        report = visit_hosts(named, np, Ssh(None, ssh_port, ssh_identity), timeout, exchange, network_interface)
     else:
         report = visit_here(np or 1, timeout, exchange)
     if as_json:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from hvd_mnist.doctor.check import FAIL, OK, WARNING, Check
 from hvd_mnist.doctor.facts import HostFacts
 from hvd_mnist.doctor.machine import visible_gpus
-from hvd_mnist.doctor.mpi import family_and_version
 from hvd_mnist.doctor.report import Difference
+from hvd_mnist.doctor.software import mpirun_name
 
 CLOCK_LIMIT = 2.0
 """Seconds of difference from which logs of two hosts cannot be read together any more."""
@@ -27,7 +27,7 @@ COMPARED = {
     "hvd_mnist": (lambda facts: facts.hvd_mnist, FAIL),
     "hvd_mnist code": (lambda facts: facts.code, FAIL),
     "python patch": (lambda facts: facts.python, WARNING),
-    "mpirun": (lambda facts: " ".join(family_and_version(facts.mpirun_version)) if facts.mpirun else None, WARNING),
+    "mpirun": (mpirun_name, WARNING),
     "nccl": (lambda facts: facts.nccl, WARNING),
     "driver": (lambda facts: facts.driver, WARNING),
     "gpus": (lambda facts: ", ".join(sorted({gpu["name"] for gpu in facts.gpus})) or "none", WARNING),

@@ -12,9 +12,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from hvd_mnist.cluster.host import Host
+from hvd_mnist.cluster.placement import place
 from hvd_mnist.doctor.check import FAIL, OK, Check
+from hvd_mnist.errors import HvdMnistError
+from hvd_mnist.launch import site
+from hvd_mnist.launch.failure import cause_in
+from hvd_mnist.launch.job import Job, Ssh
+from hvd_mnist.launch.plan import plan
 
 PROGRAM = """
 import horovod.tensorflow as hvd
@@ -44,27 +52,25 @@ def program_words(python: str = sys.executable) -> list[str]:
     return [python, "-c", f"import base64;exec(base64.b64decode('{packed}'))"]
 
 
-def command(horovodrun: str, hosts: Sequence[str], ranks_each: int, more: Sequence[str] = ()) -> list[str]:
-    """horovodrun over Gloo with ``ranks_each`` ranks on each host; names without slots."""
-    named = ",".join(f"{host}:{ranks_each}" for host in hosts)
-    return [horovodrun, "--gloo", "-np", str(len(hosts) * ranks_each), *more, "-H", named, *program_words()]
+def run(hosts: Sequence[Host], ranks_each: int, ssh: Ssh, limit: float, interface: str | None = None) -> dict:
+    """Run the sum over ``ranks_each`` ranks on each host, started as ``hvd-mnist launch`` would start them.
 
-
-def environment(horovodrun: str) -> dict[str, str]:
-    """The caller's environment without what a surrounding job put there."""
+    Returns:
+        {"size": ranks that were asked for, "launcher": what started them, "status": exit status or None past the
+        limit, "output": its end}. Where it cannot be planned, status 6 and the reason as output.
+    """
+    placed = place([replace(host, slots=ranks_each, slot_ids=None) for host in hosts])
+    job = Job(tuple(program_words()), placed, ssh=ssh)
     env = {name: value for name, value in os.environ.items() if not name.startswith(JOB_VARIABLES)}
-    env["PATH"] = os.pathsep.join([os.path.dirname(horovodrun), env.get("PATH", os.defpath)])
-    return env | {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
+    try:
+        command = plan(job, site.look(hosts, {**env, "TF_CPP_MIN_LOG_LEVEL": "3"}, interface))
+    except HvdMnistError as wrong:
+        return {"size": job.size, "launcher": "none", "status": wrong.exit_status, "output": str(wrong)}
+    status, output = run_limited(command.argv, command.env, limit)
+    return {"size": job.size, "launcher": command.launcher, "status": status, "output": output}
 
 
-def run(horovodrun: str, hosts: Sequence[str], ranks_each: int, limit: float, more: Sequence[str] = ()) -> dict:
-    """Run the sum; {"size": ranks that were asked for, "status": exit status or None, "output": its last lines}."""
-    words = command(horovodrun, hosts, ranks_each, more)
-    status, output = run_limited(words, environment(horovodrun), limit)
-    return {"size": len(hosts) * ranks_each, "status": status, "output": output}
-
-
-def run_limited(words: Sequence[str], env: dict[str, str], limit: float) -> tuple[int | None, str]:
+def run_limited(words: Sequence[str], env: Mapping[str, str], limit: float) -> tuple[int | None, str]:
     """(exit status, output); past ``limit`` seconds all that it started is ended, and the status is None."""
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=env)
@@ -104,37 +110,27 @@ def end_tree(process: subprocess.Popen) -> None:
 def judged(name: str, result: dict, limit: float, host: str = "") -> Check:
     """The check of a sum that was run."""
     said = {int(rank): rest for rank, *rest in SAID.findall(result["output"])}
-    size = result["size"]
+    size, status = result["size"], result["status"]
     lines = [line.strip() for line in result["output"].splitlines() if line.strip() and "HVD-MNIST-SUM" not in line]
-    last = error_line(lines)
-    remedy = "see all of it: horovodrun --verbose --gloo -np 2 -H HOSTS hvd-mnist whoami"
-    if result["status"] is None:
-        return Check(
-            name,
-            FAIL,
-            f"no answer of {size} ranks within {limit:.0f} s{last}",
-            f"--timeout {2 * limit:.0f}, or {remedy}",
-            host,
-        )
-    wrong = [rank for rank, (_, right, *_) in said.items() if right != "True"]
-    sizes = {int(rest[0]) for rest in said.values()}
+    known = cause_in(result["output"])
+    wrong = [str(rank) for rank, (_, right, *_) in sorted(said.items()) if right != "True"]
+    counted = sorted({int(rest[0]) for rest in said.values()} - {size})
+    rebuild = "hvd-mnist build-horovod --force"
     if wrong:
-        return Check(
-            name, FAIL, f"a wrong sum on rank {', '.join(map(str, wrong))}", "hvd-mnist build-horovod --force", host
-        )
-    if sizes and sizes != {size}:
-        shown = ", ".join(map(str, sorted(sizes)))
-        return Check(
-            name,
-            FAIL,
-            f"{size} ranks were started, but Horovod counts {shown}",
-            "hvd-mnist build-horovod --force",
-            host,
-        )
-    if result["status"] != 0 or len(said) != size:
-        return Check(name, FAIL, f"{len(said)} of {size} ranks answered, status {result['status']}{last}", remedy, host)
-    devices = "/".join(sorted({rest[2] for rest in said.values()}))
-    return Check(name, OK, f"right sum over {size} ranks, {devices}, {next(iter(said.values()))[3]}", None, host)
+        return Check(name, FAIL, f"a wrong sum on rank {', '.join(wrong)}", rebuild, host)
+    if counted:
+        found = f"{size} ranks were started, but Horovod counts {', '.join(map(str, counted))}: unconnected copies"
+        return Check(name, FAIL, found, rebuild, host)
+    if status is None:
+        found = f"{len(said)} of {size} ranks answered within {limit:.0f} s{error_line(lines)}"
+        return Check(name, FAIL, found, f"give more time: --timeout {2 * limit:.0f}", host)
+    if status != 0 or len(said) != size:
+        found = f"{len(said)} of {size} ranks answered, status {status}{error_line(lines)}"
+        see = "see all of it: hvd-mnist launch -np 2 -H HOSTS -- python -c 'import horovod.tensorflow as h; h.init()'"
+        return Check(name, FAIL, found, f"{known[0]}: {known[1]}" if known else see, host)
+    device = "/".join(sorted({rest[2] for rest in said.values()}))
+    carrier = "/".join(sorted({rest[3] for rest in said.values()}))
+    return Check(name, OK, f"right sum over {size} ranks, {device}, {carrier}, by {result['launcher']}", None, host)
 
 
 def error_line(lines: Sequence[str]) -> str:

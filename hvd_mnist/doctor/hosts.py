@@ -15,15 +15,23 @@ from hvd_mnist.doctor.facts import HostFacts, facts_from
 from hvd_mnist.doctor.gather import gather
 from hvd_mnist.doctor.local import checks_of, launching_checks
 from hvd_mnist.doctor.report import HostEntry, Report
-from hvd_mnist.doctor.session import NoAnswer, Session, Ssh, at_once, is_here, open_all
+from hvd_mnist.doctor.session import NoAnswer, Session, at_once, is_here, open_all
 from hvd_mnist.errors import LaunchError
+from hvd_mnist.launch.job import Ssh
 
 ALL_PAIRS = 16  # up to so many hosts each connects to each; of more, each to the next one
 SHORT = 30.0  # seconds for an answer that needs no work
 
 
-def visit_hosts(hosts: HostList, np: int | None, ssh: Ssh, limit: float, run: bool) -> Report:
-    """Every host, at most ``limit`` seconds each, all at once; with ``run`` real sums too."""
+def visit_hosts(
+    hosts: HostList, np: int | None, ssh: Ssh, limit: float, run: bool = False, interface: str | None = None
+) -> Report:
+    """Every host, at most ``limit`` seconds each, all at once; with ``run`` real sums too.
+
+    Args:
+        np: ranks of the job; None is every slot.
+        interface: network interface or subnet between hosts, where the user chose one.
+    """
     checks: list[Check] = []
     ranks = {host.name: host.slot_count for host in hosts}
     try:
@@ -57,7 +65,7 @@ def visit_hosts(hosts: HostList, np: int | None, ssh: Ssh, limit: float, run: bo
             checks.append(compare.subnet_check(networks, facts))
             checks += compare.port_checks(reach_each_other(sessions, networks))
         if run:
-            checks += exchanges(hosts, sessions, facts, ssh, here.horovodrun, networks, limit)
+            checks += exchanges(hosts, sessions, ssh, interface, limit)
     entries = [HostEntry(h.name, h.slot_count, ranks[h.name], facts.get(h.name)) for h in hosts]
     return Report(tuple(checks), tuple(entries), tuple(compare.differences(facts)))
 
@@ -126,10 +134,8 @@ def partners(names: list[str]) -> list[list[str]]:
 def exchanges(
     hosts: HostList,
     sessions: Mapping[str, Session],
-    facts: Mapping[str, HostFacts],
     ssh: Ssh,
-    horovodrun: str | None,
-    networks: list[compare.CommonNetwork],
+    interface: str | None,
     limit: float,
 ) -> list[Check]:
     """A real sum over two ranks of each host, then over one rank on each of them."""
@@ -147,17 +153,5 @@ def exchanges(
     away = [host.name for host in hosts if host.name not in sessions]
     if away:
         return [*checks, Check(name, WARNING, f"not run: {', '.join(away)} cannot be reached", "mend that first")]
-    logins = {(ssh.user_of(host), ssh.port_of(host)) for host in hosts if not is_here(host.name)}
-    if any(user for user, _ in logins) or len(logins) > 1:
-        remedy = "put User and Port of these hosts into ~/.ssh/config"
-        return [*checks, Check(name, WARNING, "not run: horovodrun takes no user, and one port for all", remedy)]
-    if horovodrun is None:
-        return [*checks, Check(name, FAIL, "not run: no horovodrun on this machine", "hvd-mnist build-horovod")]
-    more = ["--disable-cache"]
-    for flag, value in (("-p", next(iter(logins), (None, None))[1]), ("-i", ssh.identity)):
-        more += [flag, str(value)] if value is not None else []
-    interfaces = {interface for net in networks[:1] for interface, _ in net.places.values()}
-    if len(interfaces) == 1:
-        more += ["--network-interfaces", interfaces.pop()]
-    result = exchange.run(horovodrun, [host.name for host in hosts], 1, limit, more)
+    result = exchange.run(hosts.hosts, 1, ssh, limit, interface)
     return [*checks, exchange.judged(name, result, limit)]

@@ -15,13 +15,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from hvd_mnist.cluster.host import Host
 from hvd_mnist.doctor.agent import MARK, PROTOCOL
+from hvd_mnist.launch.job import Ssh
+from hvd_mnist.launch.ssh import words as ssh_words
 
-CONNECT_LIMIT = 10.0  # seconds for TCP and ssh's greeting, where the whole limit is not shorter
 PACKAGE_PARENT = Path(__file__).parent.parent.parent
 
 
@@ -33,41 +33,16 @@ class NoAnswer(Exception):
         self.found, self.do = found, do
 
 
-@dataclass(frozen=True)
-class Ssh:
-    """How to log in where a host itself does not say."""
+def login_of(host: Host, ssh: Ssh) -> Ssh:
+    """How to log in on one host: its own user and port, else those of all."""
+    return Ssh(host.user or ssh.user, host.port or ssh.port, ssh.identity)
 
-    user: str | None = None
-    port: int | None = None
-    identity: str | None = None
 
-    def user_of(self, host: Host) -> str | None:
-        return host.user or self.user
-
-    def port_of(self, host: Host) -> int | None:
-        return host.port or self.port
-
-    def words(self, host: Host, connect_limit: float) -> list[str]:
-        """The ssh command up to the remote command: no question asked, an unknown host key refused."""
-        options = ["BatchMode=yes", "StrictHostKeyChecking=yes", f"ConnectTimeout={max(1, round(connect_limit))}"]
-        options += ["ServerAliveInterval=5", "ServerAliveCountMax=3", "LogLevel=ERROR"]
-        words = ["ssh", "-T", "-x", "-a"]
-        for option in options:
-            words += ["-o", option]
-        for flag, value in (("-p", self.port_of(host)), ("-l", self.user_of(host)), ("-i", self.identity)):
-            if value is not None:
-                words += [flag, str(value)]
-        return [*words, "--", host.name]
-
-    def reminder(self, host: Host) -> str:
-        """The short ssh command that a person would type."""
-        words = ["ssh"]
-        if self.port_of(host):
-            words += ["-p", str(self.port_of(host))]
-        if self.identity:
-            words += ["-i", shlex.quote(self.identity)]
-        user = self.user_of(host)
-        return " ".join([*words, f"{user}@{host.name}" if user else host.name])
+def reminder(host: Host, login: Ssh) -> str:
+    """The short ssh command that a person would type."""
+    port = ["-p", str(login.port)] if login.port else []
+    identity = ["-i", login.identity] if login.identity else []
+    return shlex.join(["ssh", *port, *identity, f"{login.user}@{host.name}" if login.user else host.name])
 
 
 def agent_words(environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -97,10 +72,10 @@ class Session:
     """
 
     def __init__(self, host: Host, ssh: Ssh, limit: float):
-        self.host, self.ssh = host, ssh
+        self.host, self.login = host, login_of(host, ssh)
         words = agent_words()
         if not is_here(host.name):
-            words = [*ssh.words(host, min(CONNECT_LIMIT, limit)), shlex.join(["exec", *words])]
+            words = [*ssh_words(self.login), "-T", "--", host.name, shlex.join(["exec", *words])]
         self._errors = tempfile.TemporaryFile("w+", errors="replace")
         try:
             self._process = subprocess.Popen(
@@ -128,14 +103,14 @@ class Session:
         try:
             said = self._lines.get(timeout=max(0.01, limit))
         except queue.Empty:
-            raise NoAnswer(f"no answer within {limit:.0f} s", f"{self.ssh.reminder(self.host)} true") from None
+            raise NoAnswer(f"no answer within {limit:.0f} s", f"{reminder(self.host, self.login)} true") from None
         if said is None:
             try:
                 status = self._process.wait(5)
             except subprocess.TimeoutExpired:
                 status = None
             self._errors.seek(0)
-            raise NoAnswer(*why_ended(self._errors.read(), status, self.host, self.ssh))
+            raise NoAnswer(*why_ended(self._errors.read(), status, self.host, self.login))
         return said
 
     def ask(self, name: str, wait: float, /, **what):
@@ -175,19 +150,19 @@ class Session:
         self._errors.close()
 
 
-def why_ended(errors: str, status: int | None, host: Host, ssh: Ssh) -> tuple[str, str]:
+def why_ended(errors: str, status: int | None, host: Host, login: Ssh) -> tuple[str, str]:
     """(what went wrong, what to do) for an agent that ended, from what ssh, the shell and Python said.
 
     Args:
         errors: standard error of the ssh command.
         status: its exit status; 255 is ssh's own failure, any other the remote command's.
     """
-    login, name, python = ssh.reminder(host), host.name, sys.executable
+    typed, name, python = reminder(host, login), host.name, sys.executable
     if status == 255:
         for pattern, found, do in SSH_FAILURES:
             if re.search(pattern, errors):
-                words = {"login": login, "name": name, "target": login.removeprefix("ssh "), "python": python}
-                return found.format(port=ssh.port_of(host) or 22), do.format(**words)
+                words = {"login": typed, "name": name, "target": typed.removeprefix("ssh ")}
+                return found.format(port=login.port or 22), do.format(**words)
     if status in (126, 127):
         return f"no {python} there", f"make the same environment at the same path there, or share {sys.prefix}"
     if "No module named 'hvd_mnist.doctor" in errors or "No module named hvd_mnist.doctor" in errors:
@@ -197,7 +172,7 @@ def why_ended(errors: str, status: int | None, host: Host, ssh: Ssh) -> tuple[st
         return f"{python} there has no hvd_mnist", remedy
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     said = lines[-1][:300] if lines else "without a word"
-    return f"ended with status {status}: {said}", f"{login} {python} -V"
+    return f"ended with status {status}: {said}", f"{typed} {python} -V"
 
 
 SSH_FAILURES = (

