@@ -29,7 +29,8 @@ ALLOWED = (
 )
 LAUNCHER_ALONE = ("SSH_AUTH_SOCK", "KRB5CCNAME")  # what ssh itself needs
 
-# Never, whatever the list above says: secrets (TF_VAR_* and TF_CLI_* are Terraform's); GPU masks of this host; who one process of another job is.
+# Never, whatever the list above says: secrets (TF_VAR_* and TF_CLI_* are Terraform's), GPU masks of this host, and
+# who one process of another job is.
 SECRET = ("*TOKEN*", "*KEY*", "*PASSWORD*", "*PASSWD*", "*_PASS", "*SECRET*", "*CREDENTIAL*", "TF_VAR_*", "TF_CLI_*")
 _MASKS = ("*_VISIBLE_DEVICES",)
 _IDENTITY = re.compile(

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hvd_mnist import errors
+from hvd_mnist.cluster.placement import Placement
 
 _GUARD = re.compile(
     r"hvd-mnist: rank (\d+) on (\S+), process (\d+), ended with (?:status (\d+)|signal (\d+) \(\w+\))(, told to stop)?$"
@@ -23,8 +24,8 @@ class Ending:
     status: int
     told: bool
 
-    def __str__(self) -> str:
-        return f"rank {self.rank} on {self.host} {meaning(self.status)}"
+    def text(self, ours: bool) -> str:
+        return f"rank {self.rank} on {self.host} {meaning(self.status, ours)}"
 
 
 def ending_in(line: str) -> Ending | None:
@@ -45,10 +46,14 @@ def first_failure(endings: Iterable[Ending]) -> Ending | None:
     return next(iter(causes or own or endings), None)
 
 
-def meaning(status: int) -> str:
-    """``ended with status 10 (ReplicasDiffer)``, ``was ended by signal 9 (SIGKILL)``."""
+def meaning(status: int, ours: bool) -> str:
+    """``ended with status 10 (ReplicasDiffer)``, ``was ended by signal 9 (SIGKILL ...)``.
+
+    Args:
+        ours: the program is hvd-mnist, whose statuses have names (docs/exit-codes.md).
+    """
     known = next((kind.__name__ for kind in _kinds(errors.HvdMnistError) if kind.exit_status == status), None)
-    if known and status != 1:
+    if ours and known and status != 1:
         return f"ended with status {status} ({known})"
     if status > 128 and status - 128 in set(signal.Signals):
         number = signal.Signals(status - 128)
@@ -63,7 +68,7 @@ def _kinds(kind: type) -> list[type]:
 
 # What launchers and ssh say when a job does not start: (pattern, what it means, what to type).
 _CAUSES = (
-    (r"Host key verification failed", "the host's key is not the one that is known, or none is known", "ssh HOST, once"),
+    (r"Host key verification failed", "its host key is unknown, or not the one that is known", "ssh HOST, once"),
     (r"Permission denied \(", "the host refuses your key", "ssh-copy-id HOST"),
     (r"Could not resolve hostname|Name or service not known", "no such host name", "check the host list"),
     (r"[Cc]onnection timed out|Operation timed out|No route to host", "the host does not answer", "is it up?"),
@@ -71,11 +76,9 @@ _CAUSES = (
     (r"(orted|prted): (command )?not found|No such file or directory.*/(orted|prted)", "Open MPI is not on the host",
      "--prefix DIR, the folder with bin/orted on the hosts"),
     (r"not enough slots|Requested more processes", "more ranks than slots", "check -np against the slots"),
-    (r"unable to find the specified executable|could not find an executable", "the program is not there", "check its path"),
+    (r"unable to find the specified|could not find an executable", "the program is not there", "check its path"),
 )  # fmt: skip
-_LOST_HOST = re.compile(
-    r"(?:lost communication with a remote daemon|daemon .* has died|Process (\d+) exit with status code 255)"
-)
+_SSH_ENDED = re.compile(r"Process (\d+) exit with status code 255")
 
 
 def cause_in(text: str) -> tuple[str, str] | None:
@@ -86,6 +89,11 @@ def cause_in(text: str) -> tuple[str, str] | None:
     return None
 
 
-def lost_host(lines: Iterable[str]) -> bool:
-    """True where the launcher says that it lost a host in mid-job."""
-    return any(_LOST_HOST.search(line) for line in lines)
+def lost_hosts(launcher: str, endings: Iterable[Ending], said: Iterable[str], placement: Placement) -> tuple[str, ...]:
+    """Hosts that went away in mid-job: horovodrun's ssh to them ended, or no rank there could say how it ended."""
+    where = {each.rank: each.host for each in placement.ranks}
+    if launcher == "horovodrun-gloo":
+        ranks = [int(found[1]) for line in said for found in _SSH_ENDED.finditer(line)]
+        return tuple(dict.fromkeys(where[rank] for rank in ranks if rank in where))
+    heard = {where[ending.rank] for ending in endings if ending.rank in where}
+    return tuple(host.name for host in placement.hosts if host.name not in heard) if heard else ()

@@ -32,7 +32,9 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m hvd_mnist.launch.guard")
     parser.add_argument("--subnet", help="use the interface of this host in this network")
     parser.add_argument("--chdir", metavar="DIR")
-    parser.add_argument("--gpus", metavar="A-B=I,J", action="append", default=[], help="GPUs of the host of ranks A to B")
+    parser.add_argument(
+        "--gpus", metavar="A-B=I,J", action="append", default=[], help="GPUs of the host of ranks A to B"
+    )
     parser.add_argument("words", nargs=argparse.REMAINDER)
     options = parser.parse_args(argv)
     words = options.words[1:] if options.words[:1] == ["--"] else options.words
@@ -140,7 +142,9 @@ def watch(words: list[str], me: Identity) -> int:
 def _report(me: Identity, pid: int, status: int, told: bool) -> None:
     """One line, in one write; hvd_mnist/launch/failure.py reads it."""
     how = f"status {status}" if status >= 0 else f"signal {-status} ({signal.Signals(-status).name})"
-    line = f"hvd-mnist: rank {me.rank} on {me.host}, process {pid}, ended with {how}{', told to stop' if told else ''}\n"
+    line = (
+        f"hvd-mnist: rank {me.rank} on {me.host}, process {pid}, ended with {how}{', told to stop' if told else ''}\n"
+    )
     with contextlib.suppress(OSError):
         os.write(2, line.encode())
 

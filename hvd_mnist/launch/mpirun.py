@@ -58,12 +58,18 @@ def prefix_words(job: Job, site: Site, mpi: Mpi, reasons: list[str]) -> list[str
             f"Open MPI cannot start its daemon from a path with a space: {prefix}",
             "--launcher horovodrun, or make the environment in a folder without a space",
         )
-    reasons.append(f"prefix: {prefix}, so that the other hosts find Open MPI's daemon (an ssh session has a short PATH)")
+    reasons.append(
+        f"prefix: {prefix}, so that the other hosts find Open MPI's daemon (an ssh session has a short PATH)"
+    )
     return ["--prefix", prefix]
 
 
-def remote_words(job: Job, site: Site, mpi: Mpi, reasons: list[str]) -> list[str]:
-    """ssh and network for several hosts; nothing where every host is this machine."""
+def remote_words(job: Job, site: Site, mpi: Mpi, reasons: list[str], tensors: bool = True) -> list[str]:
+    """ssh and network for several hosts; nothing where every host is this machine.
+
+    Args:
+        tensors: name the network for the ranks too, and not for the daemons alone (horovodrun does the former).
+    """
     if not site.remote(job):
         return []
     login = ssh.words(ssh.same_for_all(job.ssh, site.remote(job)))
@@ -76,7 +82,9 @@ def remote_words(job: Job, site: Site, mpi: Mpi, reasons: list[str]) -> list[str
     daemons, agent, out_of_band = (
         ("--prtemca", "plm_ssh_agent", "prte_if_include") if five else ("--mca", "plm_rsh_agent", "oob_tcp_if_include")
     )
-    argv = [daemons, agent, " ".join(login), daemons, out_of_band, network, "--mca", "btl_tcp_if_include", network]
+    argv = [daemons, agent, " ".join(login), daemons, out_of_band, network]
+    if tensors:
+        argv += ["--mca", "btl_tcp_if_include", network]
     if not five:
         # A daemon whose host has died is noticed after 20 s, not after Linux's two hours.
         for name, seconds in (("time", "10"), ("intvl", "5"), ("probes", "2")):

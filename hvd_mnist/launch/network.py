@@ -99,7 +99,9 @@ def choose_route(
     first = next(iter(others))
     found = next((each for each in here if own_address == str(ipaddress.IPv4Interface(each.address).ip)), None)
     if found is None or _INSIDE.fullmatch(found.name):
-        over = f"is reached over {found.name}, which leads to no other host" if found else "has no address that is known"
+        over = (
+            f"is reached over {found.name}, which leads to no other host" if found else "has no address that is known"
+        )
         raise LaunchError(
             f"{first} ({others[first] or 'no address'}) {over}; this machine has {shown}",
             "choose with --network-interface NAME",

@@ -23,6 +23,7 @@ class Lines:
     def __init__(self, tag: str | None):
         self._tag = re.compile(tag) if tag else None
         self._rest = b""
+        self._begun: dict[int, str] = {}  # of each rank, a line that has not ended
 
     def feed(self, data: bytes) -> list[tuple[int | None, str]]:
         """Whole lines of what has come so far; with b"" (the end) the rest too."""
@@ -31,24 +32,23 @@ class Lines:
         if not data or len(self._rest) > MOST_BYTES:
             parts += [self._rest] if self._rest else []
             self._rest = b""
-        return [found for part in parts for found in self._owners(part.decode("utf-8", "replace").rstrip("\r"))]
+        found = [line for part in parts for line in self._owned(part.decode("utf-8", "replace").rstrip("\r"))]
+        if not data:
+            found += [(rank, text) for rank, text in self._begun.items() if text]
+            self._begun.clear()
+        return found
 
-    def _owners(self, line: str) -> list[tuple[int | None, str]]:
+    def _owned(self, line: str) -> list[tuple[int | None, str]]:
         if self._tag is None:
             return [(0, line)]
         marks = list(self._tag.finditer(line))
-        if not marks or marks[0].start() > 0 and not line[: marks[0].start()].isspace():
+        if not marks or line[: marks[0].start()].strip():
             return [(None, line)]
-        # mpirun marks each piece of output that it reads, so a mark may stand inside a line.
-        found: list[tuple[int | None, str]] = []
-        ends = [mark.start() for mark in marks[1:]] + [len(line)]
-        for mark, end in zip(marks, ends, strict=True):
-            rank, text = int(mark[1]), line[mark.end() : end]
-            if found and found[-1][0] == rank:
-                found[-1] = (rank, found[-1][1] + text)
-            else:
-                found.append((rank, text))
-        return found
+        # mpirun marks each piece of output that it reads: in one line, all pieces but the last go on later.
+        for mark, following in zip(marks, marks[1:], strict=False):
+            self._begun[int(mark[1])] = self._begun.get(int(mark[1]), "") + line[mark.end() : following.start()]
+        rank = int(marks[-1][1])
+        return [(rank, self._begun.pop(rank, "") + line[marks[-1].end() :])]
 
 
 @dataclass
@@ -87,9 +87,7 @@ class Fold:
 
     def ready(self, now: float, all_of_them: bool = False) -> Iterator[tuple[tuple[int | None, ...], int, str]]:
         """(ranks, stream, text) of lines that have waited long enough, in order."""
-        while self._held and (
-            all_of_them or len(self._held) > MOST_HELD or now - self._held[0].since >= self._seconds
-        ):
+        while self._held and (all_of_them or len(self._held) > MOST_HELD or now - self._held[0].since >= self._seconds):
             held = self._held.popleft()
             self._taken += 1
             yield tuple(held.ranks), held.stream, held.text
@@ -118,20 +116,21 @@ def spans(ranks: tuple[int | None, ...]) -> str:
 class RankLogs:
     """``FOLDER/rank-N.out.log`` for each rank, and the last lines of each in memory. rank-N.log is the trainer's own.
 
+    What the launcher itself says is in ``launcher.log``; its rank is None.
+
     Files are opened for each batch of lines, so that a thousand ranks need no thousand open files. The first file
     that cannot be written is told by ``broken``; the job goes on.
     """
 
-    def __init__(self, folder: Path, size: int):
+    def __init__(self, folder: Path):
         self.folder, self.broken = folder, ""
-        self._width = len(str(size - 1))
-        self._pending: dict[int, list[str]] = {}
-        self.last: dict[int, deque[str]] = {}
+        self._pending: dict[int | None, list[str]] = {}
+        self.last: dict[int | None, deque[str]] = {}
 
-    def path(self, rank: int) -> Path:
-        return self.folder / f"rank-{rank}.out.log"
+    def path(self, rank: int | None) -> Path:
+        return self.folder / ("launcher.log" if rank is None else f"rank-{rank}.out.log")
 
-    def add(self, rank: int, text: str) -> None:
+    def add(self, rank: int | None, text: str) -> None:
         self._pending.setdefault(rank, []).append(text)
         self.last.setdefault(rank, deque(maxlen=KEPT_LINES)).append(text)
 

@@ -47,14 +47,15 @@ def plan(job: Job, site: Site) -> Command:
         mpi = site.mpi() if job.backend == "mpi" else None
         argv, why = horovodrun.words(job, site, mpi)
         env = dict(ranks)
-        if mpi:  # horovodrun takes the first mpirun on PATH
-            env["PATH"] = f"{os.path.dirname(mpi.path)}{os.pathsep}{ranks['PATH']}"
-        elif remote:
-            env |= {"PATH": f"{ssh.WRAPPER.parent}{os.pathsep}{ranks['PATH']}", **ssh.variables(login)}
+        folders = [os.path.dirname(mpi.path)] if mpi else []  # horovodrun takes the first mpirun on PATH
+        if remote:
+            folders.insert(0, str(ssh.WRAPPER.parent))
+            env |= ssh.variables(login)
             why.append(
                 f"ssh: through {ssh.WRAPPER}: no prompt, {ssh.CONNECT_SECONDS} s to connect, host keys as your ssh"
                 " configuration says (horovodrun itself turns their check off)"
             )
+        env["PATH"] = os.pathsep.join([*folders, ranks["PATH"]])
         command = Command(
             f"horovodrun-{job.backend}",
             (*argv, *_rank_words(job, site, bool(remote))),
@@ -118,7 +119,8 @@ def _rank_words(job: Job, site: Site, remote: bool) -> tuple[str, ...]:
 
 def _defaults(job: Job, site: Site, environment: Forwarded, reasons: list[str]) -> dict[str, str]:
     """Variables that a job wants and the user has not set."""
-    wanted = {"PYTHONUNBUFFERED": "1"}  # else the last lines of a rank that is killed are lost
+    # Unbuffered, else the last lines of a rank that is killed are lost; without TensorFlow's greeting of each rank.
+    wanted = {"PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     if job.size > 1:
         # TensorFlow's import takes longer on one rank than on another; Gloo's own 30 s are too few.
         wanted["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(max(120, 2 * job.size))

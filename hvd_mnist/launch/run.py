@@ -28,9 +28,7 @@ TAIL_LINES = 20
 _PR_SET_PDEATHSIG = 1
 
 
-def run(
-    command: Command, log_dir: str | None = None, timeout: float | None = None, prefix_output: bool = False
-) -> int:
+def run(command: Command, log_dir: str | None = None, timeout: float | None = None, prefix_output: bool = False) -> int:
     """Run a command to its end, show its output, keep each rank's in a file.
 
     Args:
@@ -47,7 +45,7 @@ def run(
         LaunchError: the job did not start, or ran past ``timeout``.
     """
     reach.check(command)
-    logs = RankLogs(Path(log_dir) if log_dir else default_log_dir(command.argv), command.placement.size)
+    logs = RankLogs(Path(log_dir) if log_dir else default_log_dir(command.argv))
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _raise_stopped)
     process = _start(command)
@@ -123,7 +121,9 @@ def _start(command: Command) -> subprocess.Popen:
             preexec_fn=end_with_parent,
         )
     except OSError as error:
-        raise LaunchError(f"cannot start {command.argv[0]}: {error.strerror}", "check the path of the program") from None
+        raise LaunchError(
+            f"cannot start {command.argv[0]}: {error.strerror}", "check the path of the program"
+        ) from None
 
 
 def _stop(process: subprocess.Popen, watcher: _Watcher) -> None:
@@ -153,8 +153,8 @@ class _Watcher:
         self.command, self.logs, self.prefixed = command, logs, prefixed
         self.endings: list[failure.Ending] = []
         self.launcher_said: deque[str] = deque(maxlen=200)
+        self._ours = "hvd_mnist" in command.argv  # as in: python -m hvd_mnist train
         self._fold = Fold()
-        self._last_shown: int | None = None
         self._lines = {1: Lines(command.tag), 2: Lines(command.tag)}
 
     def watch(self, process: subprocess.Popen, until: float | None) -> None:
@@ -191,10 +191,11 @@ class _Watcher:
             if ending:
                 self.endings.append(ending)
                 rank = ending.rank
+            self.logs.add(rank, text)
             if rank is None:
                 self.launcher_said.append(text)
-            else:
-                self.logs.add(rank, text)
+                if self.endings:
+                    continue  # a launcher says much when a rank has failed, and none of it is news
             self._fold.add(rank, stream, text, now)
 
     def _show(self, now: float, rest: bool = False) -> None:
@@ -202,7 +203,6 @@ class _Watcher:
             out = sys.stdout if stream == 1 else sys.stderr
             with contextlib.suppress(OSError):  # a reader that has gone (| head) does not end the job
                 print(shown(ranks, text, self.command.placement.size, self.prefixed), file=out, flush=True)
-            self._last_shown = ranks[0]
         self.logs.flush()
 
     def finish(self) -> None:
@@ -216,16 +216,17 @@ class _Watcher:
         first = failure.first_failure(self.endings)
         if first is None and self.command.tag is None:
             first = failure.Ending(0, os.uname().nodename, status if status > 0 else 128 - status, False)
-        logs = f"its output is in {self.logs.path(first.rank)}" if first else ""
-        if first and failure.lost_host(self.launcher_said) and (first.told or first.status == PeerLost.exit_status):
-            return PeerLost(f"a host was lost: {self._said()}", f"see which host is down, then run it again; {first}")
+        lost = failure.lost_hosts(self.command.launcher, self.endings, self.launcher_said, self.command.placement)
+        if lost and (first is None or first.told or first.status == PeerLost.exit_status):
+            return PeerLost(
+                f"lost {', '.join(lost)} in mid-job: its connection ended, and its ranks said nothing",
+                f"is it up? then run the same command again (the launcher's words: {self.logs.path(None)})",
+            )
         if first:
             self._show_tail(first)
-            return RankFailed(str(first), logs, first.status)
-        if failure.lost_host(self.launcher_said):
-            return PeerLost(f"a host was lost: {self._said()}", "see which host is down, then run it again")
+            return RankFailed(first.text(self._ours), f"its output is in {self.logs.path(first.rank)}", first.status)
         known = failure.cause_in("\n".join(self.launcher_said))
-        how = failure.meaning(status if status > 0 else 128 - status)
+        how = failure.meaning(status if status > 0 else 128 - status, ours=False)
         what, hint = known or (self._said(), "see the lines above, or hvd-mnist launch --dry-run")
         return LaunchError(f"{self.command.launcher} {how}, and no rank said why: {what}", hint)
 
