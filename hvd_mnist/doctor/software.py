@@ -75,6 +75,8 @@ def keras(facts: HostFacts) -> Iterator[Check]:
             f"{facts.keras} on {facts.keras_backend}; Horovod needs tensorflow",
             'unset KERAS_BACKEND (and "backend" in ~/.keras/keras.json)',
         )
+    elif facts.tensorflow_error:
+        yield Check("keras", WARNING, f"{facts.keras}, not tried: TensorFlow does not load", "mend TensorFlow first")
     else:
         yield Check("keras", OK, facts.keras)
 
