@@ -49,7 +49,7 @@ def build(name: str, input_shape: tuple[int, int, int] = (28, 28, 1), classes: i
     return {"small": _small, "cnn": _cnn, "mlp": _mlp}[name](tuple(input_shape), classes)
 
 
-SMALLEST = {"small": 12, "cnn": 6, "mlp": 1}  # pixels; below it a layer would have no output
+SMALLEST = {"small": 15, "cnn": 6, "mlp": 1}  # pixels; below it a layer would have no output
 
 
 def _small(input_shape, classes):
@@ -59,12 +59,11 @@ def _small(input_shape, classes):
         [
             Input(input_shape, name="pixels"),
             layers.Rescaling(1 / PIXEL_SPREAD, -PIXEL_MEAN / PIXEL_SPREAD, name="standardize"),
-            layers.Conv2D(24, 5, activation="relu", name="conv1"),
-            layers.MaxPooling2D(2, name="pool1"),
-            layers.Conv2D(32, 3, activation="relu", name="conv2"),
-            layers.MaxPooling2D(2, name="pool2"),
+            layers.Conv2D(32, 5, strides=2, activation="relu", name="conv1"),
+            layers.AveragePooling2D(2, name="pool"),
+            layers.Conv2D(64, 3, activation="relu", name="conv2"),
             layers.Flatten(name="flatten"),
-            layers.Dense(128, activation="relu", name="hidden"),
+            layers.Dense(64, activation="relu", name="hidden"),
             _logits(classes),
         ],
         name="small",

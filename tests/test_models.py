@@ -13,7 +13,11 @@ from hvd_mnist.errors import UsageError
 
 
 def test_names_are_read_without_tensorflow_or_keras():
-    code = "import sys; from hvd_mnist import models; print(*models.NAMES); assert not {'keras', 'tensorflow'} & {*sys.modules}"
+    code = """if True:
+        import sys
+        from hvd_mnist import models
+        print(*models.NAMES)
+        assert not {"keras", "tensorflow"} & {*sys.modules}"""
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert told.returncode == 0, told.stderr
     assert tuple(told.stdout.split()) == models.NAMES
@@ -64,6 +68,10 @@ def test_cnn_is_the_network_of_the_examples():
     assert parameters == [320, 18_496, 1_179_776, 1_290]
     assert model.count_params() == 1_199_882
     assert [layer.rate for layer in model.layers if hasattr(layer, "rate")] == [0.25, 0.5]
+
+
+def test_small_is_the_network_of_the_recipe():
+    assert models.build("small").count_params() == 85_578  # docs/recipe.md
 
 
 def test_mlp_is_784_100_10():
