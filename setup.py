@@ -29,7 +29,11 @@ setup(
     ],
     python_requires=">=3.10,<3.14",  # TensorFlow 2.21 has wheels for these
     packages=find_packages(include=["hvd_mnist", "hvd_mnist.*"]),
-    package_data={"hvd_mnist": ["py.typed"], "hvd_mnist.horovod_build": ["compat/*.h", "compat/**/*.h"]},
+    package_data={
+        "hvd_mnist": ["py.typed"],
+        "hvd_mnist.horovod_build": ["compat/*.h", "compat/**/*.h"],
+        "hvd_mnist.launch": ["templates/*.j2", "checked_ssh/ssh"],
+    },
     # Horovod is not listed: its only release form is a source archive that does not compile against this
     # TensorFlow, and pip would try. `hvd-mnist build-horovod` builds it after this package is installed.
     # TensorFlow is an extra, since a machine has either the cpu or the gpu package.

@@ -44,7 +44,9 @@ from hvd_mnist.errors import UsageError
 )
 @click.option("--timeout", metavar="S", type=click.FloatRange(min=1), help="End the job after S seconds.")
 @click.option("--prefix-output", is_flag=True, help="Put the rank before every line.")
-@click.option("--log-dir", metavar="DIR", help="Output of each rank. [default: logs/ in the run folder, or under runs/]")
+@click.option(
+    "--log-dir", metavar="DIR", help="Output of each rank. [default: logs/ in the run folder, or under runs/]"
+)
 @click.option("--to", "target", type=click.Choice(("k8s", "slurm", "pbs")), help="Print a job file instead of running.")
 @click.option("--dry-run", is_flag=True, help="Print what would run, and why; start nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: as one JSON object.")
@@ -81,7 +83,7 @@ def launch(
         hosts, source = site.hosts_here(os.environ)
     hosts = filter_hosts(hosts, include, exclude)
     job = Job(
-        words=_program(words),
+        words=words if target else _program(words),
         placement=place(hosts, size, spread),
         launcher=launcher,
         backend=backend,

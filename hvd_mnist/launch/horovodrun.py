@@ -10,7 +10,7 @@ from __future__ import annotations
 from hvd_mnist.errors import EnvironmentUnfit, LaunchError
 from hvd_mnist.launch.job import Job, Mpi, Site
 
-TAG = r"\[(\d+)\]<std(?:out|err)>:"
+TAG = r"^\[(\d+)\]<std(?:out|err)>:"
 
 
 def words(job: Job, site: Site, mpi: Mpi | None) -> tuple[list[str], list[str]]:
@@ -32,7 +32,7 @@ def words(job: Job, site: Site, mpi: Mpi | None) -> tuple[list[str], list[str]]:
     reasons = [f"hosts: {hosts}, each with the ranks that it holds (horovodrun starts one rank for each slot)"]
     if site.remote(job):
         limit = str(start_seconds(len(job.placement.hosts)))
-        argv += ["--network-interfaces", site.route.interface, "--start-timeout", limit]
+        argv += ["--network-interfaces", site.route().interface, "--start-timeout", limit]
     if mpi:
         argv += _mpi_words(job, site, mpi, reasons)
     return argv, reasons

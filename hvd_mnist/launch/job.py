@@ -91,7 +91,8 @@ class Site:
         horovodrun, srun: their paths, or None where they are not.
         mpi: looks for mpirun when it is called (that takes a process); raises LaunchError where there is none.
         in_slurm: inside a Slurm allocation.
-        route: how to reach the other hosts; None where every host is this machine.
+        route: how the other hosts are reached; raises LaunchError where no network leads there. Asked only where
+            there are other hosts and the launcher needs to know.
     """
 
     python: str
@@ -103,7 +104,7 @@ class Site:
     srun: str | None = None
     mpi: Callable[[], Mpi] | None = None
     in_slurm: bool = False
-    route: Route | None = None
+    route: Callable[[], Route] | None = None
 
     def remote(self, job: Job) -> tuple[Host, ...]:
         """The job's hosts that are not this machine."""
@@ -118,10 +119,11 @@ class Command:
         launcher: horovodrun-gloo, horovodrun-mpi, openmpi-4, openmpi-5, mpich, intel, srun or local.
         argv: program and arguments.
         env: all of its environment; nothing else is handed on.
+        cwd: where the launcher is started; ``folder``: where the ranks run, on every host.
         by_name: variables shown as ``$NAME``, since their value may be a secret.
         reasons: each choice with its reason, one sentence each.
         tag: regular expression of the mark that the launcher puts before a rank's line, rank as its first group;
-            None where there is one rank and no mark.
+            with ^ where it stands at the start alone; None where there is one rank and no mark.
         reach: hosts that must be reachable over ssh before the start.
     """
 
@@ -136,3 +138,4 @@ class Command:
     reach: tuple[Host, ...] = ()
     ssh: Ssh = field(default_factory=Ssh)
     python: str = ""
+    folder: str = ""

@@ -11,8 +11,8 @@ from hvd_mnist.launch.job import Job, Mpi, Site
 TAGS = {
     "openmpi-4": r"\[\d+,(\d+)\]<std(?:out|err)>:",
     "openmpi-5": r"\[(?:[^\]\s]*@)?\d+,(\d+)\]<std(?:out|err)>: ",
-    "mpich": r"\[(\d+)\] ",
-    "intel": r"\[(\d+)\] ",
+    "mpich": r"^\[(\d+)\] ",
+    "intel": r"^\[(\d+)\] ",
 }
 
 
@@ -77,7 +77,7 @@ def remote_words(job: Job, site: Site, mpi: Mpi, reasons: list[str], tensors: bo
     if spaced:
         raise LaunchError(f"Open MPI cannot pass {spaced!r} to ssh: it has a space", "write it in ~/.ssh/config")
     reasons.append(f"ssh: no prompt, {ssh.CONNECT_SECONDS} s to connect; host keys as your ssh configuration says")
-    network = site.route.subnet or site.route.interface
+    network = site.route().subnet or site.route().interface
     five = mpi.family == "openmpi-5"
     daemons, agent, out_of_band = (
         ("--prtemca", "plm_ssh_agent", "prte_if_include") if five else ("--mca", "plm_rsh_agent", "oob_tcp_if_include")
@@ -109,7 +109,7 @@ def _hydra(job: Job, site: Site, mpi: Mpi, names: list[str], reasons: list[str])
         argv += ["-hosts", ",".join(f"{host.name}:{count}" for host, count in job.host_counts), "-bind-to", "none"]
     argv.append("-prepend-rank")
     if site.remote(job):
-        argv += ["-launcher", "ssh", "-launcher-exec", str(ssh.WRAPPER), "-iface", site.route.interface]
+        argv += ["-launcher", "ssh", "-launcher-exec", str(ssh.WRAPPER), "-iface", site.route().interface]
         reasons.append(f"ssh: through {ssh.WRAPPER}: no prompt, {ssh.CONNECT_SECONDS} s to connect")
     return [*argv, "-genvlist", ",".join(names)]
 

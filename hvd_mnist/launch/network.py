@@ -99,13 +99,12 @@ def choose_route(
     first = next(iter(others))
     found = next((each for each in here if own_address == str(ipaddress.IPv4Interface(each.address).ip)), None)
     if found is None or _INSIDE.fullmatch(found.name):
-        over = (
-            f"is reached over {found.name}, which leads to no other host" if found else "has no address that is known"
-        )
-        raise LaunchError(
-            f"{first} ({others[first] or 'no address'}) {over}; this machine has {shown}",
-            "choose with --network-interface NAME",
-        )
+        address = others[first]
+        if found:
+            why = f"{first} ({address}) is reached over {found.name}, which leads to no other host"
+        else:
+            why = f"no route to {first} ({address})" if address else f"{first} has no IPv4 address that is known"
+        raise LaunchError(f"{why}; this machine has {shown}", "check the name, or choose with --network-interface NAME")
     return Route(found.name, _shared(found, others), f"the route to {first} ({others[first]})")
 
 

@@ -44,11 +44,12 @@ class Lines:
         marks = list(self._tag.finditer(line))
         if not marks or line[: marks[0].start()].strip():
             return [(None, line)]
-        # mpirun marks each piece of output that it reads: in one line, all pieces but the last go on later.
+        # Open MPI marks each piece of output that it reads: in one line, all pieces but the last go on later.
         for mark, following in zip(marks, marks[1:], strict=False):
             self._begun[int(mark[1])] = self._begun.get(int(mark[1]), "") + line[mark.end() : following.start()]
         rank = int(marks[-1][1])
-        return [(rank, self._begun.pop(rank, "") + line[marks[-1].end() :])]
+        text = line[marks[-1].end() :].removesuffix(marks[-1].group())  # Hydra puts its mark before a lone line end too
+        return [(rank, self._begun.pop(rank, "") + text)]
 
 
 @dataclass

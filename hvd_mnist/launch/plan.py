@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import replace
 
 from hvd_mnist.errors import LaunchError, UsageError
@@ -26,8 +27,8 @@ def plan(job: Job, site: Site) -> Command:
     login = ssh.same_for_all(job.ssh, remote)
     names = sorted(ranks)
     if remote and launcher != "srun":
-        shared = f", whose network {site.route.subnet} all hosts share" if site.route.subnet else ""
-        reasons.append(f"network: {site.route.interface}{shared}, by {site.route.because}")
+        shared = f", whose network {site.route().subnet} all hosts share" if site.route().subnet else ""
+        reasons.append(f"network: {site.route().interface}{shared}, by {site.route().because}")
     if launcher == "alone":
         command = Command("local", job.words, ranks, site.cwd, job.placement, (), None)
     elif launcher == "srun":
@@ -56,11 +57,15 @@ def plan(job: Job, site: Site) -> Command:
                 " configuration says (horovodrun itself turns their check off)"
             )
         env["PATH"] = os.pathsep.join([*folders, ranks["PATH"]])
+        cwd = site.cwd
+        if remote and shlex.quote(cwd) != cwd:
+            cwd = "/"
+            why.append("folder: horovodrun starts in /, since it puts its folder into a remote shell without quotes")
         command = Command(
             f"horovodrun-{job.backend}",
             (*argv, *_rank_words(job, site, bool(remote))),
             env,
-            site.cwd,
+            cwd,
             job.placement,
             tuple(why),
             tag=mpirun.TAGS["openmpi-4"] if mpi else horovodrun.TAG,
@@ -73,6 +78,7 @@ def plan(job: Job, site: Site) -> Command:
         reach=remote if launcher not in ("alone", "srun") else (),
         ssh=login,
         python=site.python,
+        folder=site.cwd,
     )
 
 
@@ -104,8 +110,8 @@ def choose_launcher(job: Job, site: Site) -> tuple[str, str]:
 def _rank_words(job: Job, site: Site, remote: bool) -> tuple[str, ...]:
     """What each rank runs: the guard, and in it the job's words."""
     options = []
-    if remote and site.route.subnet:
-        options += ["--subnet", site.route.subnet]
+    if remote and site.route().subnet:
+        options += ["--subnet", site.route().subnet]
     if remote:
         options += ["--chdir", site.cwd]
     first = 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from hvd_mnist.cluster.host import Host
-from hvd_mnist.errors import LaunchError
+from hvd_mnist.errors import EnvironmentUnfit, LaunchError
 from hvd_mnist.launch import ssh
 from hvd_mnist.launch.failure import cause_in
 from hvd_mnist.launch.job import Command
@@ -25,6 +26,8 @@ def check(command: Command) -> None:
     hosts = command.reach
     if not hosts:
         return
+    if not os.access(ssh.WRAPPER, os.X_OK):  # horovodrun would take the next ssh, and check no host key
+        raise EnvironmentUnfit(f"{ssh.WRAPPER} cannot be executed", f"chmod +x {ssh.WRAPPER}")
     with ThreadPoolExecutor(min(32, len(hosts))) as pool:
         wrong = [found for found in pool.map(lambda host: wrong_with(host, command), hosts) if found]
     if wrong:
@@ -35,7 +38,7 @@ def check(command: Command) -> None:
 
 def wrong_with(host: Host, command: Command) -> tuple[str, str] | None:
     """(what is wrong with one host, what to type), or None."""
-    python, folder = shlex.quote(command.python), shlex.quote(command.cwd)
+    python, folder = shlex.quote(command.python), shlex.quote(command.folder)
     look = f"test -x {python} || exit 41; cd {folder} || exit 42"
     login = [*ssh.words(command.ssh), host.name]
     try:
@@ -52,7 +55,7 @@ def wrong_with(host: Host, command: Command) -> tuple[str, str] | None:
     if asked.returncode == 41:
         return f"{host.name} has no {command.python}", "install the same environment under the same path there"
     if asked.returncode == 42:
-        return f"{host.name} has no folder {command.cwd}", "start from a folder that every host has"
+        return f"{host.name} has no folder {command.folder}", "start from a folder that every host has"
     said = _last_line(asked.stderr.splitlines())
     known = cause_in(asked.stderr)
     if known is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import socket
@@ -11,16 +12,12 @@ from pathlib import Path
 
 from hvd_mnist.cluster.host import Host, HostList
 from hvd_mnist.launch import network
-from hvd_mnist.launch.job import Site
+from hvd_mnist.launch.job import Route, Site
 from hvd_mnist.launch.mpi import find_mpi
 
 
 def look(hosts: Iterable[Host], environ: Mapping[str, str], network_interface: str | None = None) -> Site:
-    """This machine, as far as a job on these hosts is concerned.
-
-    Raises:
-        LaunchError: other hosts are named and no network leads to them.
-    """
+    """This machine, as far as a job on these hosts is concerned."""
     beside = os.path.dirname(sys.executable)
     folders = os.pathsep.join([beside, environ.get("PATH", os.defpath)])
     names = [host.name for host in hosts]
@@ -28,10 +25,12 @@ def look(hosts: Iterable[Host], environ: Mapping[str, str], network_interface: s
     addresses = network.resolve(names)
     local = network.local_names(addresses, here, socket.gethostname())
     others = {name: addresses[name] for name in names if name not in local}
-    route = None
-    if others:
+
+    @functools.cache
+    def route() -> Route:
         own = network.own_address_towards(next(iter(others.values())))
-        route = network.choose_route(others, here, own, network_interface)
+        return network.choose_route(others, here, own, network_interface)
+
     return Site(
         python=sys.executable,
         cwd=os.getcwd(),
@@ -42,7 +41,7 @@ def look(hosts: Iterable[Host], environ: Mapping[str, str], network_interface: s
         srun=shutil.which("srun", path=folders),
         mpi=lambda: find_mpi(folders),
         in_slurm="SLURM_JOB_ID" in environ,
-        route=route,
+        route=route if others else None,
     )
 
 

@@ -6,7 +6,7 @@ from hvd_mnist.cluster import ranges
 from hvd_mnist.errors import LaunchError
 from hvd_mnist.launch.job import Job, Site
 
-TAG = r" *(\d+): "
+TAG = r"^ *(\d+): "
 
 
 def words(job: Job, site: Site, names: list[str]) -> tuple[list[str], list[str]]:
