@@ -160,7 +160,7 @@ def test_compat_headers_are_where_the_compiler_is_sent(cpu_stack):
 
 
 @pytest.mark.parametrize(
-    ("cores", "gib", "jobs"), [(8, 64, 8), (8, 6, 4), (2, 1, 1), (1, 0, 1), (64, 24, 16), (4, 5.9, 3)]
+    ("cores", "gib", "jobs"), [(8, 64, 8), (8, 6, 3), (2, 1, 1), (1, 0, 1), (64, 24, 12), (4, 5.9, 2)]
 )
 def test_parallel_jobs_fit_cores_and_memory(cores, gib, jobs):
     assert recipe.parallel_jobs(cores, int(gib * 2**30)) == jobs

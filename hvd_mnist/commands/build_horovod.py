@@ -18,7 +18,7 @@ import click
     "--jobs",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Compilers at once. [default: one a core, as long as each has 1.5 GiB]",
+    help="Compilers at once. [default: one a core, as long as each has 2 GiB]",
 )
 @click.option("--verbose", is_flag=True, help="The whole output of the build on the console, not only in its log.")
 def build_horovod(gpu: bool, force: bool, cuda_home: str | None, jobs: int | None, verbose: bool) -> None:
