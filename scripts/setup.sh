@@ -45,7 +45,7 @@ if ! made run "$run_key"; then
         "$python" -m venv "$place"
     fi
     echo "Installing the packages of requirements/$device.txt (each checked by its hash)"
-    pip install --require-hashes -r "requirements/$device.txt"
+    pip install --require-hashes -r "requirements/$device.txt" | sed -u '/^Ignoring \|^Requirement already\|^Looking in /d'
     pip install --quiet --no-deps --no-build-isolation -e .
     echo "$run_key" > .venv/setup-run
 fi

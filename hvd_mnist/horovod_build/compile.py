@@ -90,7 +90,7 @@ def moving_line():
 
         def update(done: int | None, what: str) -> None:
             if done is not None:
-                bar.update(task, completed=done, description=what)
+                bar.update(task, completed=done, description=what or "finishing")
 
         yield update
 
@@ -104,7 +104,7 @@ def plain_lines():
 
     def update(done: int | None, what: str) -> None:
         if done is not None:
-            state.update(done=done, what=what)
+            state.update(done=done, what=what or "finishing")
 
     def speak() -> None:
         while not finished.wait(LINE_EVERY):
