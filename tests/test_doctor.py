@@ -20,7 +20,7 @@ import pytest
 
 from hvd_mnist.cluster.host import Host
 from hvd_mnist.cluster.hostfile import parse_hosts
-from hvd_mnist.doctor import compare, exchange, gather, session, stack
+from hvd_mnist.doctor import child, compare, exchange, gather, session, stack
 from hvd_mnist.doctor.check import FAIL, OK, STATES, WARNING, Check
 from hvd_mnist.doctor.facts import HostFacts, facts_from
 from hvd_mnist.doctor.hosts import partners
@@ -555,8 +555,7 @@ def test_a_launcher_that_hangs_is_ended_with_its_ranks(tmp_path):
     import psutil
 
     script = f"sleep 600 & echo $! > {tmp_path}/pid; echo begun; wait"
-    status, output = exchange.run_limited(["sh", "-c", script], os.environ, 2)
-    assert (status, output) == (None, "begun\n")
+    assert child.run_limited(["sh", "-c", script], os.environ, 2) == (None, "begun\n", "")
     left = int((tmp_path / "pid").read_text())
     # Killed; its new parent may take a while to notice.
     assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
@@ -627,6 +626,11 @@ def test_of_many_hosts_those_that_agree_share_a_line():
     assert lines[0][:4] == ["keras", "ok", "3.15.1", "h1,"]
     assert lines[1] == ["keras", "FAIL", "none", "h30"]
     assert verdict(Report(checks, ())) == "training can work here"
+
+
+def test_without_rich_there_are_plain_lines(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert "fail     reachable on h2: no answer -> ping h2" in as_text(REPORT, 120, colour=False).splitlines()
 
 
 def test_words_of_a_check_are_never_taken_for_markup():

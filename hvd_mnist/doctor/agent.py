@@ -39,7 +39,10 @@ class Agent:
 
     def listen(self) -> dict:
         """Listen on a port that the system chooses, as Horovod does; whoever connects is told the token."""
-        listener = socket.create_server(("", 0))
+        try:
+            listener = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+        except (OSError, ValueError):  # no IPv6 here
+            listener = socket.create_server(("", 0))
 
         def answer():
             while True:
@@ -85,7 +88,8 @@ def reached(address: str, port: int, token: str) -> str | None:
 
 def serve() -> None:
     """Answer until standard input ends."""
-    os.setpgid(0, 0) if os.getpgrp() != os.getpid() else None
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
     questions: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def read() -> None:

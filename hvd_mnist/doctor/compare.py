@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,8 +15,10 @@ from hvd_mnist.doctor.software import mpirun_name
 
 CLOCK_LIMIT = 2.0
 """Seconds of difference from which logs of two hosts cannot be read together any more."""
-NOT_BETWEEN_HOSTS = ("lo", "docker", "br-", "veth", "virbr", "cni", "flannel", "podman", "lxc", "tunl", "kube")
-"""Interfaces, by the beginning of their names, that stay within one machine, though they may look alike on all."""
+INSIDE = re.compile(
+    r"lo\d*|docker\d*|br-[0-9a-f]{12}|virbr\d+(-nic)?|veth\S+|cni\d*|flannel\S*|cali\S+|podman\d*|lxcbr\d+|tunl\d+"
+)
+"""Names of interfaces that lead to no other host: loopback, bridges of containers and virtual machines."""
 
 # What must be the same everywhere: name, from facts, and whether a difference makes training impossible or wrong.
 COMPARED = {
@@ -109,7 +112,7 @@ def common_networks(facts: Mapping[str, HostFacts]) -> list[CommonNetwork]:
     by_network: dict[str, dict[str, tuple[str, str]]] = {}
     for host, its in facts.items():
         for each in its.interfaces:
-            if each["name"].startswith(NOT_BETWEEN_HOSTS) or ipaddress.IPv4Address(each["address"]).is_loopback:
+            if INSIDE.fullmatch(each["name"]) or ipaddress.IPv4Address(each["address"]).is_loopback:
                 continue
             by_network.setdefault(each["network"], {}).setdefault(host, (each["name"], each["address"]))
     return [

@@ -8,16 +8,14 @@ from __future__ import annotations
 import base64
 import os
 import re
-import signal
-import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hvd_mnist.cluster.host import Host
 from hvd_mnist.cluster.placement import place
 from hvd_mnist.doctor.check import FAIL, OK, Check
+from hvd_mnist.doctor.child import run_limited
 from hvd_mnist.errors import HvdMnistError
 from hvd_mnist.launch import site
 from hvd_mnist.launch.failure import cause_in
@@ -57,54 +55,18 @@ def run(hosts: Sequence[Host], ranks_each: int, ssh: Ssh, limit: float, interfac
 
     Returns:
         {"size": ranks that were asked for, "launcher": what started them, "status": exit status or None past the
-        limit, "output": its end}. Where it cannot be planned, status 6 and the reason as output.
+        limit, "output": its end}. Where it cannot be planned, status 3 and the reason as output.
     """
     placed = place([replace(host, slots=ranks_each, slot_ids=None) for host in hosts])
     job = Job(tuple(program_words()), placed, ssh=ssh)
     env = {name: value for name, value in os.environ.items() if not name.startswith(JOB_VARIABLES)}
     try:
         command = plan(job, site.look(hosts, {**env, "TF_CPP_MIN_LOG_LEVEL": "3"}, interface))
-    except HvdMnistError as wrong:
-        return {"size": job.size, "launcher": "none", "status": wrong.exit_status, "output": str(wrong)}
-    status, output = run_limited(command.argv, command.env, limit)
-    return {"size": job.size, "launcher": command.launcher, "status": status, "output": output}
-
-
-def run_limited(words: Sequence[str], env: Mapping[str, str], limit: float) -> tuple[int | None, str]:
-    """(exit status, output); past ``limit`` seconds all that it started is ended, and the status is None."""
-    with tempfile.TemporaryFile("w+", errors="replace") as output:
-        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=env)
-        status = None
-        try:
-            status = process.wait(limit)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            if process.poll() is None:
-                end_tree(process)
-        output.seek(0)
-        return status, output.read()[-20_000:]
-
-
-def end_tree(process: subprocess.Popen) -> None:
-    """End a launcher so that it can end its ranks, then whatever is left of them on this host."""
-    import psutil
-
-    try:
-        tree = psutil.Process(process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        tree = []
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    for child in tree:
-        try:
-            child.kill()
-        except psutil.NoSuchProcess:
-            pass
+    except (HvdMnistError, ImportError) as wrong:
+        return {"size": job.size, "launcher": "none", "status": 3, "output": f"not started: {wrong}"}
+    status, output, errors = run_limited(command.argv, command.env, limit)
+    said = f"{output[-20_000:]}\n{errors[-20_000:]}"
+    return {"size": job.size, "launcher": command.launcher, "status": status, "output": said}
 
 
 def judged(name: str, result: dict, limit: float, host: str = "") -> Check:

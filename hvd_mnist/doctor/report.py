@@ -98,10 +98,13 @@ def named(check: Check) -> str:
 
 
 def as_text(report: Report, width: int, colour: bool) -> str:
-    """Tables for people, ``width`` columns wide."""
+    """Tables for people, ``width`` columns wide; plain lines where rich is not installed."""
     import io
 
-    from rich.console import Console
+    try:
+        from rich.console import Console
+    except ImportError:
+        return "\n".join(plain_line(check) for check in report.checks)
 
     console = Console(file=io.StringIO(), width=width, force_terminal=colour, no_color=not colour, highlight=False)
     own = [check for check in report.checks if not check.host]
@@ -114,6 +117,11 @@ def as_text(report: Report, width: int, colour: bool) -> str:
         console.print(_difference_table(report.differences))
     _print_remedies(console, report.checks)
     return "\n".join(line.rstrip() for line in console.file.getvalue().strip("\n").splitlines())
+
+
+def plain_line(check: Check) -> str:
+    """``warning  data on h1: what was found -> what to type``."""
+    return f"{check.state:8} {named(check)}: {check.found}" + (f" -> {check.do}" if check.do else "")
 
 
 def _table(*headings: str):

@@ -22,6 +22,7 @@ from hvd_mnist.doctor.agent import MARK, PROTOCOL
 from hvd_mnist.launch.job import Ssh
 from hvd_mnist.launch.ssh import words as ssh_words
 
+MOST_THREADS = 256
 PACKAGE_PARENT = Path(__file__).parent.parent.parent
 
 
@@ -225,10 +226,10 @@ def open_all(hosts: Sequence[Host], ssh: Ssh, limit: float) -> dict[str, Session
 
 
 def at_once(work, items: Sequence) -> list:
-    """``work`` of each item in its own thread; results in order."""
-    from concurrent.futures import ThreadPoolExecutor
+    """``work`` of each item in its own thread; results in order. A Ctrl-C does not wait for the threads."""
+    from multiprocessing.pool import ThreadPool
 
     if not items:
         return []
-    with ThreadPoolExecutor(max_workers=min(len(items), 64)) as pool:
-        return list(pool.map(work, items))
+    with ThreadPool(min(len(items), MOST_THREADS)) as pool:
+        return pool.map(work, items, chunksize=1)

@@ -10,9 +10,9 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
-import tempfile
+
+from hvd_mnist.doctor.child import run_limited
 
 IMPORT_LIMIT = 180.0
 """Seconds; TensorFlow's first import from a cold disk is slow."""
@@ -61,25 +61,9 @@ say(now="end")
 
 def look_at_imports(limit: float = IMPORT_LIMIT, executable: str = sys.executable) -> dict[str, object]:
     """Fields of ``HostFacts`` that only importing can tell. The child is ended after ``limit`` seconds."""
-    with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
-        process = subprocess.Popen(
-            [executable, "-c", PROGRAM],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"},
-        )
-        try:
-            status: int | None = process.wait(limit)
-        except subprocess.TimeoutExpired:
-            status = None
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-        out.seek(0)
-        err.seek(0)
-        return understood(out.read(), err.read(), status, limit)
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
+    status, output, errors = run_limited([executable, "-c", PROGRAM], env, limit, signal.SIGKILL)
+    return understood(output, errors, status, limit)
 
 
 def understood(output: str, errors: str, status: int | None, limit: float) -> dict[str, object]:

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytestmark = pytest.mark.timeout(600)
@@ -104,12 +105,27 @@ def test_another_tensorflow_on_one_host(two_hosts):
     assert states(report, "reachable") == states(report, "ports") == {"host1": "ok", "host2": "ok"}
 
 
-def test_a_doctor_that_is_killed_leaves_nothing_on_any_host(two_hosts):
-    job = two_hosts.start("host1", doctor("-H", two_hosts.dash_h), env={"PYTHONPATH": str(ROOT)})
-    until = time.monotonic() + 60
-    while not any("hvd_mnist.doctor.agent" in " ".join(p.cmdline()) for p in two_hosts.processes("host2")):
+@pytest.mark.parametrize(
+    ("words", "seen_on_host2"),
+    [
+        ([], "hvd_mnist.doctor.agent"),
+        (["--run"], "hvd_mnist.launch.guard"),  # the sum on host2 alone
+        (["--run"], "--chdir"),  # the sum across hosts
+    ],
+)
+def test_a_doctor_that_is_killed_leaves_nothing_on_any_host(two_hosts, words, seen_on_host2):
+    job = two_hosts.start("host1", doctor("-H", two_hosts.dash_h, *words), env={"PYTHONPATH": str(ROOT)})
+    until = time.monotonic() + 200
+    while not any(seen_on_host2 in command(process) for process in two_hosts.processes("host2")):
         assert time.monotonic() < until, job.stderr
         time.sleep(0.1)
     job.send_signal(signal.SIGKILL)
     job.wait(20)
-    assert two_hosts.leftovers(grace=10) == []
+    assert two_hosts.leftovers(grace=30) == []
+
+
+def command(process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
