@@ -73,7 +73,7 @@ _CAUSES = (
     (r"Could not resolve hostname|Name or service not known", "no such host name", "check the host list"),
     (r"[Cc]onnection timed out|Operation timed out|No route to host", "the host does not answer", "is it up?"),
     (r"Connection refused", "the host is up, but runs no ssh server on that port", "--ssh-port"),
-    (r"(orted|prted): (command )?not found|No such file or directory.*/(orted|prted)", "Open MPI is not on the host",
+    (r"(orted|prted): (command )?not found|/(orted|prted): No such file", "Open MPI is not on the host",
      "--prefix DIR, the folder with bin/orted on the hosts"),
     (r"not enough slots|Requested more processes", "more ranks than slots", "check -np against the slots"),
     (r"unable to find the specified|could not find an executable", "the program is not there", "check its path"),

@@ -6,6 +6,8 @@ guard it is the same under every launcher:
   say 255 for any signal).
 - When the launcher goes, however it goes, standard output has no reader any more: the guard sees that at once and
   ends the rank and all that it started. A rank never outlives its guard.
+- Output goes on in whole lines. Launchers put their mark on each piece that they read, and a program may write a
+  line in many pieces.
 - What differs from host to host is decided on the host: the interface in a subnet, GPUs, threads.
 """
 
@@ -109,34 +111,77 @@ def watch(words: list[str], me: Identity) -> int:
             os._exit(137)
 
     try:
-        program = subprocess.Popen(words, preexec_fn=die_with_guard)
+        # Hydra hands its ranks an open socket by number, so no file is closed.
+        program = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, close_fds=False, preexec_fn=die_with_guard
+        )
     except OSError as error:
         print(f"hvd-mnist: error: rank {me.rank} on {me.host}: {words[0]}: {error.strerror}", file=sys.stderr)
         _report(me, os.getpid(), 127, False)
         return 127
+    relays = {stream.fileno(): Relay(target) for target, stream in ((1, program.stdout), (2, program.stderr))}
     poll = select.poll()
-    poll.register(wake_read, select.POLLIN)
+    for stream in (wake_read, *relays):
+        poll.register(stream, select.POLLIN)
     for stream in (1, 2):
         poll.register(stream, 0)  # POLLERR and POLLHUP alone: the reader has gone
     kill_at = None
     while program.poll() is None:
-        wait = None if kill_at is None else max(0.0, kill_at - time.monotonic()) * 1000
-        for stream, events in poll.poll(wait):
+        for stream, events in poll.poll(200):
             if stream == wake_read:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake_read, 512)
+            elif stream in relays:
+                if not relays[stream].pump(stream):
+                    poll.unregister(stream)
             elif events & (select.POLLERR | select.POLLHUP | select.POLLNVAL):
                 poll.unregister(stream)
                 told.append(signal.SIGHUP)
+        for relay in relays.values():
+            relay.send_begun_line()
         if told and kill_at is None:
             kill_at = time.monotonic() + GRACE_SECONDS
             program.send_signal(signal.SIGINT if told[0] == signal.SIGINT else signal.SIGTERM)
         if kill_at is not None and time.monotonic() >= kill_at:
             program.kill()
     _kill_orphans()
+    for stream, relay in relays.items():
+        while select.select([stream], [], [], 0)[0] and relay.pump(stream):
+            pass
+        relay.end()
     if program.returncode:
         _report(me, program.pid, program.returncode, bool(told))
     return program.returncode if program.returncode >= 0 else 128 - program.returncode
+
+
+class Relay:
+    """Hands on what the program writes to one stream, in whole lines. A line that stands begun goes on after 1 s."""
+
+    def __init__(self, target: int):
+        self._target, self._begun, self._since = target, b"", 0.0
+
+    def pump(self, stream: int) -> bool:
+        """Read once and hand on; False at the end of the stream."""
+        data = os.read(stream, 1 << 16)
+        self._since = time.monotonic()
+        whole, newline, self._begun = (self._begun + data).rpartition(b"\n")
+        self._write(whole + newline)
+        return bool(data)
+
+    def send_begun_line(self) -> None:
+        """A prompt, a progress bar: hand it on without its line end, once it has stood for a second."""
+        if self._begun and time.monotonic() - self._since > 1:
+            self.end()
+
+    def end(self) -> None:
+        """Hand on the rest."""
+        self._write(self._begun)
+        self._begun = b""
+
+    def _write(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):  # the reader has gone: the guard sees that by itself
+            while data:
+                data = data[os.write(self._target, data) :]
 
 
 def _report(me: Identity, pid: int, status: int, told: bool) -> None:

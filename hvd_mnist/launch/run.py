@@ -24,6 +24,7 @@ from hvd_mnist.launch.output import Fold, Lines, RankLogs, shown
 
 STOP_SECONDS = 20.0  # from SIGTERM to SIGKILL of the launcher; horovodrun itself takes up to 10
 DRAIN_SECONDS = 2.0  # for output that is under way when the launcher has ended
+ALONE_SECONDS = 20.0  # that other ranks may run on when one has failed; Hydra would let them run for ever
 TAIL_LINES = 20
 _PR_SET_PDEATHSIG = 1
 
@@ -46,15 +47,14 @@ def run(command: Command, log_dir: str | None = None, timeout: float | None = No
     """
     reach.check(command)
     logs = RankLogs(Path(log_dir) if log_dir else default_log_dir(command.argv))
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _raise_stopped)
-    process = _start(command)
     watcher = _Watcher(command, logs, prefix_output)
-    ended = False
-    stopped = late = None
+    process = late = None
+    stopped, ended = 0, False
     try:
-        watcher.watch(process, time.monotonic() + timeout if timeout else None)
-        ended = True
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, _raise_stopped)
+        process = _start(command)
+        ended = watcher.watch(process, time.monotonic() + timeout if timeout else None, alone=ALONE_SECONDS)
     except KeyboardInterrupt:
         stopped = signal.SIGINT
     except _Stopped as error:
@@ -62,9 +62,9 @@ def run(command: Command, log_dir: str | None = None, timeout: float | None = No
     except TimeoutError:
         late = f"the job was still running after {timeout:g} s and has been stopped"
     finally:
-        if not ended:
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, signal.SIG_DFL)  # a second one ends us at once, and the kernel the launcher
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)  # a second one ends us at once, and the kernel the launcher
+        if process is not None and not ended:
             with contextlib.suppress(KeyboardInterrupt):
                 _stop(process, watcher)
     watcher.finish()
@@ -157,8 +157,13 @@ class _Watcher:
         self._fold = Fold()
         self._lines = {1: Lines(command.tag), 2: Lines(command.tag)}
 
-    def watch(self, process: subprocess.Popen, until: float | None) -> None:
-        """Until the launcher has ended and its output is read. TimeoutError at ``until`` (monotonic seconds)."""
+    def watch(self, process: subprocess.Popen, until: float | None, alone: float | None = None) -> bool:
+        """Until the launcher has ended and its output is read; then True. TimeoutError at ``until`` (monotonic s).
+
+        Args:
+            alone: seconds after a rank's failure at which waiting for the launcher ends; then False.
+        """
+        failed_at = None
         with selectors.DefaultSelector() as selector:
             for number, stream in ((1, process.stdout), (2, process.stderr)):
                 if not stream.closed:
@@ -177,12 +182,17 @@ class _Watcher:
                     gone = now
                 if gone is not None and now - gone > DRAIN_SECONDS:
                     break  # an orphan may hold a pipe open
+                if self.endings and failed_at is None:
+                    failed_at = now
+                if alone is not None and failed_at is not None and now - failed_at > alone and gone is None:
+                    return False
                 if until is not None and now > until:
                     raise TimeoutError
         try:
             process.wait(None if until is None else max(0.1, until - time.monotonic()))
         except subprocess.TimeoutExpired:
             raise TimeoutError from None
+        return True
 
     def _take(self, stream: int, data: bytes) -> None:
         now = time.monotonic()

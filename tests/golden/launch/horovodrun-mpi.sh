@@ -1,0 +1,28 @@
+# 8 ranks on 2 hosts
+# launcher: horovodrun, because --backend mpi
+# defaults: PYTHONUNBUFFERED=1, TF_CPP_MIN_LOG_LEVEL=2, HOROVOD_GLOO_TIMEOUT_SECONDS=120
+# PATH: /venv/bin comes first, the folder of this Python
+# network: eth0, whose network 10.0.0.0/24 all hosts share, by the route to h2 (10.0.0.2)
+# hosts: h1:4,h2:4, each with the ranks that it holds (horovodrun starts one rank for each slot)
+# prefix: /opt/ompi, so that the other hosts find Open MPI's daemon (an ssh session has a short PATH)
+# ssh: no prompt, 10 s to connect; host keys as your ssh configuration says
+# ssh: through /venv/hvd_mnist/launch/checked_ssh/ssh: no prompt, 10 s to connect, host keys as your ssh configuration says (horovodrun itself turns their check off)
+# environment: 4 of 6 variables, by the allow-list; -x NAME adds one
+#
+# rank  host  local rank  local size  cross rank  cross size  slot
+# 0     h1    0           4           0           2           0
+# 1     h1    1           4           0           2           1
+# 2     h1    2           4           0           2           2
+# 3     h1    3           4           0           2           3
+# 4     h2    0           4           1           2           0
+# 5     h2    1           4           1           2           1
+# 6     h2    2           4           1           2           2
+# 7     h2    3           4           1           2           3
+cd /home/ann/mnist &&
+    env -i HOME=/home/ann HOROVOD_GLOO_TIMEOUT_SECONDS=120 LANG=en_US.UTF-8 NCCL_DEBUG=INFO \
+    PATH=/venv/hvd_mnist/launch/checked_ssh:/opt/ompi/bin:/venv/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 \
+    TF_CPP_MIN_LOG_LEVEL=2 \
+    /venv/bin/horovodrun --mpi -np 8 -H h1:4,h2:4 --network-interfaces eth0 --start-timeout 62 \
+    '--mpi-args=--prefix /opt/ompi --mca plm_rsh_agent '"'"'ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3'"'"' --mca oob_tcp_if_include 10.0.0.0/24 --mca oob_tcp_keepalive_time 10 --mca oob_tcp_keepalive_intvl 5 --mca oob_tcp_keepalive_probes 2' \
+    /venv/bin/python -m hvd_mnist.launch.guard --subnet 10.0.0.0/24 --chdir /home/ann/mnist -- /venv/bin/python \
+    -m hvd_mnist train --epochs 3
