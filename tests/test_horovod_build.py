@@ -10,6 +10,7 @@ import os
 import stat
 import subprocess
 import sys
+import tarfile
 import time
 import zipfile
 from pathlib import Path
@@ -19,7 +20,7 @@ from click.testing import CliRunner
 
 from hvd_mnist.commands.build_horovod import build_horovod
 from hvd_mnist.errors import BuildError, EnvironmentUnfit
-from hvd_mnist.horovod_build import build, compile, progress, recipe, stack, verify
+from hvd_mnist.horovod_build import build, compile, mends, progress, recipe, stack, verify
 
 VENV = Path("/opt/venv")
 
@@ -283,6 +284,7 @@ def workshop(monkeypatch, tmp_path, cpu_stack):
     monkeypatch.setattr(build, "usable_cmake", lambda: Path("/usr/bin/cmake"))
     monkeypatch.setattr(build, "find_program", lambda name: Path("/usr/bin") / name)
     monkeypatch.setattr(build, "fetch_sdist", lambda cache: tmp_path / "horovod.tar.gz")
+    monkeypatch.setattr(build, "mended_source", lambda sdist, work: work)
     monkeypatch.setattr(build, "install", lambda wheel: shop.calls.append("install"))
     monkeypatch.setattr(build, "write_stamp", lambda parts: shop.calls.append("stamp"))
     monkeypatch.setattr(verify, "check_allreduce", lambda: shop.calls.append("allreduce") or ["horovodrun"])
@@ -515,3 +517,22 @@ def test_installed_library_names_no_folder_of_the_venv_that_built_it():
     run_path = [line for line in said.splitlines() if "RUNPATH" in line or "RPATH" in line]
     assert len(run_path) == 1 and "$ORIGIN/../../tensorflow" in run_path[0]
     assert sys.prefix not in run_path[0]
+
+
+def test_mends_are_one_line_each_and_refuse_another_horovod(tmp_path):
+    folder = tmp_path / "horovod-0.28.1"
+    for mend in mends.MENDS:
+        (folder / mend.path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / mend.path).write_text(f"before\n  {mend.found}\nafter\n")
+    sdist = tmp_path / "horovod-0.28.1.tar.gz"
+    with tarfile.open(sdist, "w:gz") as archive:
+        archive.add(folder, "horovod-0.28.1")
+    (tmp_path / "work").mkdir()
+    source = mends.mended_source(sdist, tmp_path / "work")
+    for mend in mends.MENDS:
+        assert (source / mend.path).read_text() == f"before\n  {mend.mended}\nafter\n"
+    (folder / mends.MENDS[0].path).write_text("nothing of it")
+    with tarfile.open(sdist, "w:gz") as archive:
+        archive.add(folder, "horovod-0.28.1")
+    with pytest.raises(BuildError, match="has 0 lines"):
+        mends.mended_source(sdist, tmp_path / "work")

@@ -23,6 +23,7 @@ import click
 from hvd_mnist.errors import BuildError, EnvironmentUnfit
 from hvd_mnist.horovod_build import recipe, verify
 from hvd_mnist.horovod_build.compile import compile_wheel
+from hvd_mnist.horovod_build.mends import mended_source
 from hvd_mnist.horovod_build.progress import error_lines, likely_cause
 from hvd_mnist.horovod_build.stack import COMPILER_HINT, Stack, find_program, first_line, look_at_stack
 
@@ -164,6 +165,7 @@ def build_wheel(stack: Stack, folder: Path, cache: Path, jobs: int | None, verbo
         wrapper = work / "cmake"
         wrapper.write_text(recipe.cmake_wrapper(cmake, stack), encoding="utf-8")
         wrapper.chmod(0o755)
+        source = mended_source(sdist, work)
         links = work / "nccl"
         links.mkdir()
         if stack.gpu:  # the wheel ships libnccl.so.2 alone, and the linker asks for libnccl.so
@@ -171,7 +173,7 @@ def build_wheel(stack: Stack, folder: Path, cache: Path, jobs: int | None, verbo
         env = recipe.environment(os.environ, stack, jobs, wrapper, links)
         # Without --no-cache-dir pip would hand out a wheel that it built earlier for another TensorFlow.
         command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "--no-build-isolation", "--no-cache-dir"]
-        status = compile_wheel([*command, "-w", str(work / "wheel"), str(sdist)], env, log, verbose)
+        status = compile_wheel([*command, "-w", str(work / "wheel"), str(source)], env, log, verbose)
         wheel = cached_wheel(work / "wheel") if status == 0 else None
         if wheel is None or not is_whole(wheel):
             raise BuildError(failure(log, status))

@@ -16,6 +16,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
+from hvd_mnist.horovod_build.mends import mends_hash
 from hvd_mnist.horovod_build.stack import Stack
 
 # The newest Horovod there is; it comes as source only. The hash is of the archive on PyPI.
@@ -55,6 +56,7 @@ def ingredients(stack: Stack) -> dict[str, str]:
         "GPU": f"NCCL {stack.nccl_version}, CUDA {stack.cuda_version}" if stack.gpu else "no",
         "compiler": stack.compiler,
         "headers": headers_hash()[:16],
+        "mends": mends_hash()[:16],
         "sdist": SDIST_SHA256[:16],
     }
 

@@ -127,7 +127,9 @@ class _Averaging:
 
         def update(gradients):
             averaged = self.average_gradients(gradients, variables)
-            self._exchange.proof.watch([g for g in averaged if g is not None], _with(averaged, variables))
+            present = [g for g in averaged if g is not None]
+            with tf.control_dependencies([g.indices if isinstance(g, tf.IndexedSlices) else g for g in present]):
+                self._exchange.proof.watch(present, _with(averaged, variables))
             # Zero-argument super() would do the same; this names the class whose apply comes next.
             super(_Averaging, self).apply(averaged, trainable_variables)
 
@@ -150,12 +152,19 @@ class _Exchange:
                 grads[i] = gradient = tf.convert_to_tensor(gradient)
             if gradient is not None:
                 (sparse if isinstance(gradient, tf.IndexedSlices) else dense).append(i)
+        # One after the other, in this order on every rank: TensorFlow runs a small step's operations one at a time and
+        # in an order of its own; two ranks that each waited in another collective would wait for ever.
+        before = []
         for number, members in enumerate(_grouped(dense, variables, self.groups)):
-            exchanged = self._average_dense([grads[i] for i in members], f"{self.name}.group{number}")
+            with tf.control_dependencies(before):
+                exchanged = self._average_dense([grads[i] for i in members], f"{self.name}.group{number}")
             for i, gradient in zip(members, exchanged, strict=True):
                 grads[i] = gradient
+            before = exchanged[:1]
         for i in sparse:
-            grads[i] = self._average_sparse(grads[i], f"{self.name}.sparse{i}")
+            with tf.control_dependencies(before):
+                grads[i] = self._average_sparse(grads[i], f"{self.name}.sparse{i}")
+            before = [grads[i].indices]
         return grads
 
     def _average_dense(self, tensors, name):
@@ -183,7 +192,8 @@ class _Exchange:
         settings = {"process_set": self.process_set, "ignore_name_scope": True}
         with tf.device(self.device_sparse):
             rows = hvd.allgather(gradient.values, name=f"{name}.values", **settings)
-            indices = hvd.allgather(gradient.indices, name=f"{name}.indices", **settings)
+            with tf.control_dependencies([rows]):
+                indices = hvd.allgather(gradient.indices, name=f"{name}.indices", **settings)
         if self.op == hvd.Average:
             rows /= tf.cast(self.process_set.size(), rows.dtype)
         return tf.IndexedSlices(rows, indices, dense_shape=gradient.dense_shape)

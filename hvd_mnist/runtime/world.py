@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 STALL_WARNING_SECONDS = 30
 STALL_SHUTDOWN_SECONDS = 300
+GLOO_TIMEOUT_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ def environment_defaults(environ: Mapping[str, str], identity: Identity, prefix:
     # Horovod waits for ever by default; a missing rank must become an error that names it.
     wanted["HOROVOD_STALL_CHECK_TIME_SECONDS"] = str(STALL_WARNING_SECONDS)
     wanted["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = str(STALL_SHUTDOWN_SECONDS)
+    # 30 s by default, for all ranks to be there: an uneven import of TensorFlow on a busy host takes longer.
+    wanted["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(GLOO_TIMEOUT_SECONDS)
     # Waiting that spins takes the core from TensorFlow's own threads: on CPUs it halves the speed
     # (docs/performance.md). Yield while MPI waits, and let Horovod's Gloo loop sleep between cycles.
     wanted["OMPI_MCA_mpi_yield_when_idle"] = "1"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
-LAUNCHERS = ("gloo", "mpi", "mpirun")
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,26 @@ def run(command: list[str], *, launcher: str = "alone", np: int = 1, timeout: fl
     )
     try:
         output, _ = process.communicate(timeout=timeout)
+        return Ended(process.returncode, output)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        end_tree(process.pid)
         output, _ = process.communicate()
         return Ended(124, f"{output}\nended by the test after {timeout} s")
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return Ended(process.returncode, output)
+        end_tree(process.pid)
+
+
+def end_tree(pid: int) -> None:
+    """Kill a process that a test started and all that came of it; horovodrun gives each rank a session of its own."""
+    try:
+        root = psutil.Process(pid)
+        tree = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for process in tree:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(tree, timeout=10)
 
 
 def train(*options: str, **settings) -> Ended:

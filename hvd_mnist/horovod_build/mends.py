@@ -1,0 +1,60 @@
+"""Faults of Horovod 0.28.1 that no header can mend: one line of its source each, replaced before it is compiled."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvd_mnist.errors import BuildError
+
+
+@dataclass(frozen=True)
+class Mend:
+    """``found``, which must stand exactly once in ``path``, becomes ``mended``."""
+
+    path: str
+    found: str
+    mended: str
+    why: str
+
+
+MENDS = (
+    Mend(
+        "horovod/common/gloo/gloo_controller.cc",
+        "global_ranks_.reserve(size_);",
+        "global_ranks_.resize(size_);",
+        "The list of ranks keeps size 0, so that under Gloo the stall check looks at no rank: a missing rank is never "
+        "named and the job waits for ever, whatever HOROVOD_STALL_SHUTDOWN_TIME_SECONDS says (seen: a rank 25 s late "
+        "with limits of 4 and 10 s; under MPI the same program ends after 12 s).",
+    ),
+)
+
+
+def mends_hash() -> str:
+    """sha256 over the mends, as 64 hex digits; part of the wheel's cache key."""
+    text = "\0".join(f"{mend.path}\0{mend.found}\0{mend.mended}" for mend in MENDS)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def mended_source(sdist: Path, work: Path) -> Path:
+    """Unpack Horovod's source archive into ``work`` and mend it; its folder.
+
+    Raises:
+        BuildError: a line to mend is not there once: another Horovod than the one that was looked at.
+    """
+    with tarfile.open(sdist) as archive:
+        safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # early 3.10 has no filters
+        archive.extractall(work, **safely)
+    source = work / sdist.name.removesuffix(".tar.gz")
+    for mend in MENDS:
+        path = source / mend.path
+        text = path.read_text(encoding="utf-8")
+        if text.count(mend.found) != 1:
+            raise BuildError(
+                f"{mend.path} has {text.count(mend.found)} lines '{mend.found}', expected 1: not Horovod as it was known",
+                "see hvd_mnist/horovod_build/mends.py",
+            )
+        path.write_text(text.replace(mend.found, mend.mended), encoding="utf-8")
+    return source

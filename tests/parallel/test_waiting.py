@@ -1,0 +1,29 @@
+"""No wait without a limit: a rank that does not come is named, over Gloo and over MPI."""
+
+import sys
+import textwrap
+
+import pytest
+
+from tests.parallel.ranks import run
+
+LATE = textwrap.dedent(
+    """
+    import time
+    import hvd_mnist.keras as hvd
+    hvd.init()
+    if hvd.rank() == 1:
+        time.sleep(60)
+    hvd.allreduce(1.0, name="the_sum")
+    print("all met")
+    """
+)
+
+
+@pytest.mark.parametrize("launcher", ["gloo", "mpirun"])
+def test_a_missing_rank_is_named(launcher):
+    """Horovod 0.28.1 as released never notices under Gloo; horovod_build mends that."""
+    limits = {"HOROVOD_STALL_CHECK_TIME_SECONDS": 2, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": 6}
+    ended = run([sys.executable, "-c", LATE], launcher=launcher, np=2, timeout=150, **limits)
+    assert ended.status not in (0, 124), ended.output[-3000:]
+    assert "1!: [the_sum]" in ended.output and "all met" not in ended.output
