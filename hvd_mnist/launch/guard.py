@@ -197,9 +197,11 @@ def _report(me: Identity, pid: int, status: int, told: bool) -> None:
 def _kill_orphans() -> None:
     import psutil
 
-    for process in psutil.Process().children(recursive=True):
+    orphans = psutil.Process().children(recursive=True)
+    for process in orphans:
         with contextlib.suppress(psutil.Error):
             process.kill()
+    psutil.wait_procs(orphans, timeout=5)
 
 
 if __name__ == "__main__":
