@@ -176,12 +176,8 @@ def open_files(facts: HostFacts, ranks: int) -> Iterator[Check]:
 
 def data(facts: HostFacts, ranks: int) -> Iterator[Check]:
     if facts.data_error:
-        yield Check(
-            "data",
-            WARNING,
-            f"mnist is not in the cache ({facts.data}: {facts.data_error})",
-            "hvd-mnist data fetch mnist",
-        )
+        where = f" in the cache: {facts.data}" if facts.data else ""
+        yield Check("data", WARNING, f"mnist{where}: {facts.data_error}", "hvd-mnist data fetch mnist")
     elif facts.data:
         yield Check("data", OK, f"mnist, sha256 right: {facts.data}")
 
