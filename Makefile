@@ -26,7 +26,7 @@ help:  ## this list
 train: setup  ## set up if needed, then train MNIST with horovodrun on NP ranks (ARGS go to hvd-mnist train)
 	@$(IN_VENV) hvd-mnist data fetch mnist
 	@echo "$$ horovodrun --gloo -np $(NP) hvd-mnist train $(ARGS)"
-	@$(IN_VENV) horovodrun --gloo -np $(NP) hvd-mnist train $(ARGS)
+	@$(IN_VENV) TF_CPP_MIN_LOG_LEVEL="$${TF_CPP_MIN_LOG_LEVEL:-1}" horovodrun --gloo -np $(NP) hvd-mnist train $(ARGS)
 
 test:  ## set up if needed, then lint and the whole test suite
 	@scripts/setup.sh test
