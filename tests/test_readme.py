@@ -132,3 +132,20 @@ def test_links():
         for target in re.findall(r"\]\(([^)#]+)", document.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_chinese_readme_is_in_step():
+    """The same commands, code, places and links, in the same order; only the words differ."""
+    chinese = (ROOT / "README.zh-CN.md").read_text(encoding="utf-8")
+
+    def skeleton(text):
+        commands = re.findall(r"^(?:make|hvd-mnist) [^#\n]*", text, re.M)
+        return {
+            "headings": len(re.findall(r"^#+ ", text, re.M)),
+            "commands": [command.strip() for command in commands],
+            "code": re.findall(r"`([^`\n]+)`", text.split("## ", 1)[1]),
+            "links": re.findall(r"\]\(([^)]+)\)", text),
+            "python": re.findall(r"```python\n(.*?)```", text, re.S),
+        }
+
+    assert skeleton(chinese) == skeleton(README)

@@ -127,10 +127,7 @@ class _Averaging:
 
         def update(gradients):
             averaged = self.average_gradients(gradients, variables)
-            present = [g for g in averaged if g is not None]
-            with tf.control_dependencies([g.indices if isinstance(g, tf.IndexedSlices) else g for g in present]):
-                self._exchange.proof.watch(present, _with(averaged, variables))
-            # Zero-argument super() would do the same; this names the class whose apply comes next.
+            self._exchange.prove_equal(averaged, variables)
             super(_Averaging, self).apply(averaged, trainable_variables)
 
         self._exchange.once_in_k_passes(list(grads), update)
@@ -166,6 +163,15 @@ class _Exchange:
                 grads[i] = self._average_sparse(grads[i], f"{self.name}.sparse{i}")
             before = [grads[i].indices]
         return grads
+
+    def prove_equal(self, averaged, variables):
+        """Compare over ranks, in the first two steps; the ranks of a smaller process set are not compared."""
+        if self.process_set.process_set_id != hvd.global_process_set.process_set_id:
+            return
+        pairs = [(g, v) for g, v in zip(averaged, variables, strict=True) if g is not None]
+        exchanged = [g.indices if isinstance(g, tf.IndexedSlices) else g for g, _ in pairs]
+        with tf.control_dependencies(exchanged):  # the comparison waits too: not before every exchange is done
+            self.proof.watch([g for g, _ in pairs], [v for _, v in pairs])
 
     def _average_dense(self, tensors, name):
         if self.compression is BF16Compressor and self.op != hvd.Adasum:
@@ -240,10 +246,6 @@ def _grouped(dense, variables, groups):
     for i in dense:
         together.setdefault(of.get(id(variables[i]), ("alone", i)), []).append(i)
     return list(together.values())
-
-
-def _with(gradients, variables):
-    return [v for g, v in zip(gradients, variables, strict=True) if g is not None]
 
 
 def _refuse_inside_loss_scaling(optimizer):

@@ -102,7 +102,7 @@ def join(stall_timeout: int | None = None, **init_arguments) -> World:
     import horovod.tensorflow as hvd
 
     hvd.init(**init_arguments)
-    if not init_arguments:  # a communicator of one's own may well be smaller than the job
+    if "comm" not in init_arguments:  # a communicator of one's own may well be smaller than the job
         check_agrees(identity, hvd.rank(), hvd.size())
     return World(
         rank=hvd.rank(),

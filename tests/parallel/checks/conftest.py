@@ -9,7 +9,7 @@ import hvd_mnist.keras as hvd
 
 tf.config.threading.set_intra_op_parallelism_threads(1)
 tf.config.threading.set_inter_op_parallelism_threads(1)
-hvd.init()
+hvd.init(process_sets="dynamic")
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,25 @@
+"""Exact evaluation: each example once over all ranks, the numbers of one process on every rank."""
+
+import keras
+import numpy as np
+import pytest
+
+import hvd_mnist.keras as hvd
+from hvd_mnist.evaluate import Evaluator
+
+
+@pytest.mark.parametrize("examples, batch", [(103, 10), (1, 4), (64, 16)])
+def test_equals_one_process(examples, batch):
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((6, 6, 1)), keras.layers.Flatten(), keras.layers.Dense(10)])
+    data = np.random.default_rng(0)
+    images, labels = data.integers(0, 256, (examples, 6, 6), np.uint8), data.integers(0, 10, examples)
+    found = Evaluator(model, images, labels, rank=hvd.rank(), size=hvd.size(), batch_size=batch)()
+    logits = np.asarray(model(images[..., None].astype(np.float32) / np.float32(255)), np.float64)
+    picked = logits[np.arange(examples), labels]
+    losses = np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1)) + logits.max(1) - picked
+    assert found.examples == examples
+    assert found.correct == int((logits.argmax(1) == labels).sum())
+    assert found.loss == pytest.approx(losses.mean(), rel=1e-6)
+    told = hvd.allgather([[found.correct, found.loss]]).numpy()
+    assert (told == told[0]).all()
