@@ -9,7 +9,7 @@ from dataclasses import replace
 from hvd_mnist.errors import LaunchError, UsageError
 from hvd_mnist.launch import horovodrun, mpirun, srun, ssh
 from hvd_mnist.launch.environment import Forwarded, forwarded
-from hvd_mnist.launch.job import Command, Job, Site
+from hvd_mnist.launch.job import Command, Job, Site, Ssh
 
 
 def plan(job: Job, site: Site) -> Command:
@@ -25,51 +25,10 @@ def plan(job: Job, site: Site) -> Command:
     environment = forwarded(site.environ, job.exports, several_hosts=bool(remote))
     ranks = {**environment.ranks, **_defaults(job, site, environment, reasons)}
     login = ssh.same_for_all(job.ssh, remote)
-    names = sorted(ranks)
     if remote and launcher != "srun":
         shared = f", whose network {site.route().subnet} all hosts share" if site.route().subnet else ""
         reasons.append(f"network: {site.route().interface}{shared}, by {site.route().because}")
-    if launcher == "alone":
-        command = Command("local", job.words, ranks, site.cwd, job.placement, (), None)
-    elif launcher == "srun":
-        argv, why = srun.words(job, site, names)
-        command = Command("srun", (*argv, *_rank_words(job, site, False)), ranks, site.cwd, job.placement, tuple(why))
-        command = replace(command, env={**_slurm(site), **ranks}, tag=srun.TAG)
-    elif launcher == "mpirun":
-        mpi = site.mpi()
-        argv, why = mpirun.words(job, site, mpi, names)
-        env = {**(_slurm(site) if job.hosts_from == "slurm" else {}), **ranks, **mpirun.variables(mpi)}
-        env |= ssh.variables(login) if mpi.family in ("mpich", "intel") and remote else {}
-        command = Command(
-            mpi.family, (*argv, *_rank_words(job, site, bool(remote))), env, site.cwd, job.placement, tuple(why)
-        )
-        command = replace(command, tag=mpirun.TAGS[mpi.family])
-    else:
-        mpi = site.mpi() if job.backend == "mpi" else None
-        argv, why = horovodrun.words(job, site, mpi)
-        env = dict(ranks)
-        folders = [os.path.dirname(mpi.path)] if mpi else []  # horovodrun takes the first mpirun on PATH
-        if remote:
-            folders.insert(0, str(ssh.WRAPPER.parent))
-            env |= ssh.variables(login)
-            why.append(
-                f"ssh: through {ssh.WRAPPER}: no prompt, {ssh.CONNECT_SECONDS} s to connect, host keys as your ssh"
-                " configuration says (horovodrun itself turns their check off)"
-            )
-        env["PATH"] = os.pathsep.join([*folders, ranks["PATH"]])
-        cwd = site.cwd
-        if remote and shlex.quote(cwd) != cwd:
-            cwd = "/"
-            why.append("folder: horovodrun starts in /, since it puts its folder into a remote shell without quotes")
-        command = Command(
-            f"horovodrun-{job.backend}",
-            (*argv, *_rank_words(job, site, bool(remote))),
-            env,
-            cwd,
-            job.placement,
-            tuple(why),
-            tag=mpirun.TAGS["openmpi-4"] if mpi else horovodrun.TAG,
-        )
+    command = _COMMANDS[launcher](job, site, ranks, login)
     return replace(
         command,
         env=dict(sorted({**command.env, **environment.launcher}.items())),
@@ -80,6 +39,52 @@ def plan(job: Job, site: Site) -> Command:
         python=site.python,
         folder=site.cwd,
     )
+
+
+def _alone(job: Job, site: Site, ranks: dict[str, str], login: Ssh) -> Command:
+    return Command("local", job.words, ranks, site.cwd, job.placement, ())
+
+
+def _by_srun(job: Job, site: Site, ranks: dict[str, str], login: Ssh) -> Command:
+    argv, why = srun.words(job, site, sorted(ranks))
+    argv += _rank_words(job, site, remote=False)  # Slurm goes to the folder by itself, and ranks find the network
+    return Command("srun", tuple(argv), {**_slurm(site), **ranks}, site.cwd, job.placement, tuple(why), srun.TAG)
+
+
+def _by_mpirun(job: Job, site: Site, ranks: dict[str, str], login: Ssh) -> Command:
+    mpi, remote = site.mpi(), bool(site.remote(job))
+    argv, why = mpirun.words(job, site, mpi, sorted(ranks))
+    argv += _rank_words(job, site, remote)
+    env = {**ranks, **mpirun.variables(mpi)}
+    if job.hosts_from == "slurm":
+        env |= _slurm(site)
+    if remote and mpi.family in ("mpich", "intel"):
+        env |= ssh.variables(login)
+    return Command(mpi.family, tuple(argv), env, site.cwd, job.placement, tuple(why), mpirun.TAGS[mpi.family])
+
+
+def _by_horovodrun(job: Job, site: Site, ranks: dict[str, str], login: Ssh) -> Command:
+    mpi, remote = site.mpi() if job.backend == "mpi" else None, bool(site.remote(job))
+    argv, why = horovodrun.words(job, site, mpi)
+    argv += _rank_words(job, site, remote)
+    env, cwd = dict(ranks), site.cwd
+    folders = [os.path.dirname(mpi.path)] if mpi else []  # horovodrun takes the first mpirun on PATH
+    if remote:
+        folders.insert(0, str(ssh.WRAPPER.parent))
+        env |= ssh.variables(login)
+        why.append(
+            f"ssh: through {ssh.WRAPPER}: no prompt, {ssh.CONNECT_SECONDS} s to connect, host keys as your ssh"
+            " configuration says (horovodrun itself turns their check off)"
+        )
+        if shlex.quote(cwd) != cwd:
+            cwd = "/"
+            why.append("folder: horovodrun starts in /, since it puts its folder into a remote shell without quotes")
+    env["PATH"] = os.pathsep.join([*folders, ranks["PATH"]])
+    tag = mpirun.TAGS["openmpi-4"] if mpi else horovodrun.TAG
+    return Command(f"horovodrun-{job.backend}", tuple(argv), env, cwd, job.placement, tuple(why), tag)
+
+
+_COMMANDS = {"alone": _alone, "srun": _by_srun, "mpirun": _by_mpirun, "horovodrun": _by_horovodrun}
 
 
 def choose_launcher(job: Job, site: Site) -> tuple[str, str]:

@@ -22,12 +22,13 @@ TRAIN = ["train", "--data", "sample", "--model", "mlp", "--batch-size", "16"]
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch):
+def environment(monkeypatch, tmp_path):
     """The package under test on every host, and the data that this machine has, since hosts have no network."""
     from hvd_mnist.data import sources
 
     sources.load("sample")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)  # where launch writes runs/
     monkeypatch.setenv("HVD_MNIST_CACHE", str(sources.cache_folder().parent))
 
 

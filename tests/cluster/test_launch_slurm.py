@@ -23,12 +23,13 @@ SAY = 'echo "task $SLURM_PROCID on $(hostname)"'
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch, slurm):
+def environment(monkeypatch, tmp_path, slurm):
     """The package under test on every node, the data of this machine; afterwards no job and no process is left."""
     from hvd_mnist.data import sources
 
     sources.load("sample")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)  # where launch writes runs/
     monkeypatch.setenv("HVD_MNIST_CACHE", str(sources.cache_folder().parent))
     yield
     slurm.wait_until_idle(30)
