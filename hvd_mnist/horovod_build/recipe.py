@@ -33,7 +33,7 @@ NOT_PASSED_ON = {
     "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "CUDAFLAGS",
     "CUDACXX", "CUDAHOSTCXX", "PIP_REQUIRE_HASHES", "PIP_CONSTRAINT", "PIP_TARGET", "PIP_PREFIX", "PIP_USER",
 }  # fmt: skip
-MEMORY_PER_JOB = 2 * 2**30  # bytes: xla_mpi_ops.cc, the largest, was seen at 1.5 GB
+MEMORY_PER_JOB = 2 * 2**30  # bytes: xla_mpi_ops.cc, the largest, was seen at 2.0 GB
 
 
 def headers_hash(folder: Path = COMPAT) -> str:
