@@ -53,7 +53,7 @@ def mended_source(sdist: Path, work: Path) -> Path:
         text = path.read_text(encoding="utf-8")
         if text.count(mend.found) != 1:
             raise BuildError(
-                f"{mend.path} has {text.count(mend.found)} lines '{mend.found}', expected 1: not Horovod as it was known",
+                f"{mend.path} has {text.count(mend.found)} lines '{mend.found}', expected 1: another Horovod",
                 "see hvd_mnist/horovod_build/mends.py",
             )
         path.write_text(text.replace(mend.found, mend.mended), encoding="utf-8")
