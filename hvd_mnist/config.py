@@ -30,7 +30,7 @@ class TrainConfig:
     # data and model
     data: str = knob("mnist", "mnist, fashion-mnist, sample, a folder of IDX files, or an .npz", group="Data and model")
     augment: str = knob(
-        "none",
+        "shift",
         "random shifts of the training images by up to 2 pixels",
         group="Data and model",
         choices=("none", "shift"),
@@ -39,7 +39,7 @@ class TrainConfig:
     model: str = knob("small", "the network", group="Data and model", choices=("small", "cnn", "mlp"))
 
     # how long
-    epochs: int = knob(3, "passes over the training set", group="Length", least=1)
+    epochs: int = knob(2, "passes over the training set", group="Length", least=1)
     steps: int | None = knob(None, "stop after so many steps instead of whole epochs", group="Length", least=1)
     target_accuracy: float | None = knob(
         None, "stop when the test accuracy reaches this, as in 0.99", group="Length", above=0.0, most=1.0
@@ -56,7 +56,7 @@ class TrainConfig:
     )
     optimizer: str = knob("adam", "the update rule", group="Optimization", choices=("adam", "sgd"))
     learning_rate: float = knob(
-        0.002, "rate for one rank; scaled as --lr-scaling says", group="Optimization", above=0.0
+        0.0042, "rate for one rank; scaled as --lr-scaling says", group="Optimization", above=0.0
     )
     lr_scaling: str = knob(
         "sqrt",

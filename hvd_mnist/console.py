@@ -40,6 +40,7 @@ class Console:
         self.rank, self.speaks, self.prefix = rank, speaks, prefix
         self._log = None
         self._progress = None
+        self._total = 0
         self._last_line = 0.0
 
     def open_log(self, path: Path) -> None:

@@ -98,7 +98,7 @@ def launch(
 
         click.echo(render(job, target), nl=False)
         return None
-    command = plan(job, site.look(job.placement.hosts, os.environ, network_interface))
+    command = plan(job, site.look(job.placement.hosts, os.environ, network_interface, only_shown=dry_run))
     if dry_run:
         click.echo(show.as_json(command) if as_json else show.as_text(command), nl=as_json)
         return None

@@ -11,13 +11,21 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hvd_mnist.cluster.host import Host, HostList
+from hvd_mnist.errors import LaunchError
 from hvd_mnist.launch import network
 from hvd_mnist.launch.job import Route, Site
 from hvd_mnist.launch.mpi import find_mpi
 
 
-def look(hosts: Iterable[Host], environ: Mapping[str, str], network_interface: str | None = None) -> Site:
-    """This machine, as far as a job on these hosts is concerned."""
+def look(
+    hosts: Iterable[Host], environ: Mapping[str, str], network_interface: str | None = None, only_shown: bool = False
+) -> Site:
+    """This machine, as far as a job on these hosts is concerned.
+
+    Args:
+        network_interface: name or subnet that was asked for.
+        only_shown: the job will not start here; a network that cannot be told from here is left open.
+    """
     beside = os.path.dirname(sys.executable)
     folders = os.pathsep.join([beside, environ.get("PATH", os.defpath)])
     names = [host.name for host in hosts]
@@ -29,7 +37,13 @@ def look(hosts: Iterable[Host], environ: Mapping[str, str], network_interface: s
     @functools.cache
     def route() -> Route:
         own = network.own_address_towards(next(iter(others.values())))
-        return network.choose_route(others, here, own, network_interface)
+        try:
+            return network.choose_route(others, here, own, network_interface)
+        except LaunchError as error:
+            if not only_shown or network_interface:
+                raise
+            # Shown on a laptop, for hosts that only the cluster knows.
+            return Route("INTERFACE", None, f"the place where it is started; from here, {error.message}")
 
     return Site(
         python=sys.executable,

@@ -26,4 +26,5 @@ def test_a_missing_rank_is_named(launcher):
     limits = {"HOROVOD_STALL_CHECK_TIME_SECONDS": 2, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": 6}
     ended = run([sys.executable, "-c", LATE], launcher=launcher, np=2, timeout=150, **limits)
     assert ended.status not in (0, 124), ended.output[-3000:]
-    assert "1!: [the_sum]" in ended.output and "all met" not in ended.output
+    assert "1!: [HorovodAllreduce]" in ended.output  # eager operations carry no name of ours
+    assert "all met" not in ended.output
