@@ -33,10 +33,8 @@ def effective_settings(
         ("model", f"{config.model}, {model.count_params()} parameters, {config.precision}"),
         ("global batch", f"{batch} = {global_batch}"),
         ("steps", f"{total} ({total / per_epoch:g} epochs of {per_epoch})"),
-        (
-            "learning rate",
-            f"{config.learning_rate:g}{scaling} = {plan.peak:g}; {count(plan.warmup, 'warm-up step')}, then {plan.kind}",
-        ),
+        ("learning rate", f"{config.learning_rate:g}{scaling} = {plan.peak:g}"),
+        ("schedule", f"{count(plan.warmup, 'warm-up step')}, then {plan.kind}"),
         ("gradients", f"averaged over {count(size, 'rank')}, {wire}"),
     ]
 
@@ -78,7 +76,7 @@ def summary_text(summary: dict, run: Path) -> str:
         f"test accuracy {summary['test_accuracy']:.2%} ({summary['test_correct']} of {summary['test_examples']}), "
         f"{count(summary['steps'], 'step')}, {summary['train_seconds']:.1f} s, {summary['cpu_seconds']:.1f} CPU s over "
         f"{count(summary['world_size'], 'rank')}",
-        f"replicas proven equal: {count(proof['comparisons'], 'comparison')} of all ranks, {proof['seconds']:.2f} s in all",
+        f"replicas proven equal: {count(proof['comparisons'], 'comparison')} of all ranks, {proof['seconds']:.2f} s",
         f"run folder {run}",
     ]
     return "\n".join(lines if summary["world_size"] > 1 else [lines[0], lines[2]])

@@ -81,7 +81,7 @@ class Progress(keras.callbacks.Callback):
         left = (self.plan.total - self.step) * self.images / speed
         self.console.advance(
             self.step,
-            f"epoch {self.epoch + 1}  loss {loss:.4f}  accuracy {accuracy:.2%}  {speed:.0f} images/s, {left:.0f} s left",
+            f"epoch {self.epoch + 1}  loss {loss:.4f}  accuracy {accuracy:.2%}  {speed:.0f} images/s, {left:.0f} s",
         )
 
     def on_epoch_end(self, epoch, logs=None):

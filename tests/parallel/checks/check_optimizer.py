@@ -188,7 +188,8 @@ def test_process_set():
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), process_set=alone[hvd.rank()])
     optimizer.apply([tf.constant(g) for g in gradients_of(hvd.rank(), 0)], ours)
     np.testing.assert_allclose(np.asarray(ours[0]), 0.5 - gradients_of(hvd.rank(), 0)[0], rtol=1e-6, atol=1e-6)
-    assert all([hvd.remove_process_set(one) for one in alone])
+    removed = [hvd.remove_process_set(one) for one in alone]  # a collective: every rank removes every set
+    assert all(removed)
 
 
 def small_model(policy="float32"):
