@@ -261,6 +261,26 @@ def test_compile_past_its_limit_ends_the_compilers_too(tmp_path, monkeypatch):
     assert ended(int(log.read_text().split()[0]))
 
 
+def test_sigterm_ends_the_compilers_too(tmp_path):
+    compiler = "import subprocess; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); p.wait()"
+    log = tmp_path / "build.log"
+    program = (
+        "import os, sys; from pathlib import Path; from hvd_mnist.horovod_build.compile import compile_wheel\n"
+        f"compile_wheel([sys.executable, '-u', '-c', {compiler!r}], dict(os.environ), Path({str(log)!r}), True)"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(compile.__file__).parents[2])}
+    builder = subprocess.Popen([sys.executable, "-u", "-c", program], stdout=subprocess.PIPE, text=True, env=env)
+    try:
+        pid = int(builder.stdout.readline())
+        builder.terminate()
+        assert builder.wait(30) == 143
+        assert ended(pid)
+    finally:
+        builder.kill()
+        builder.wait()
+        builder.stdout.close()
+
+
 # --- the job, with a compile that is not real --------------------------------------------------------------
 
 

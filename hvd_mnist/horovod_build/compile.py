@@ -22,10 +22,10 @@ LINE_EVERY = 20  # seconds between lines where the console does not move
 def compile_wheel(command: list[str], env: dict[str, str], log: Path, verbose: bool) -> int:
     """Exit status of the build; its whole output goes into ``log``, its progress onto the console.
 
-    Ctrl-C and the limit of BUILD_LIMIT seconds end the compilers too (status 124 for the limit).
+    Ctrl-C, SIGTERM and the limit of BUILD_LIMIT seconds end the compilers too (status 124 for the limit).
     """
     show = plain_lines if verbose or not sys.stdout.isatty() else moving_line
-    with log.open("w", encoding="utf-8") as file, show() as progress:
+    with log.open("w", encoding="utf-8") as file, terminated_by_exception(), show() as progress:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -61,6 +61,20 @@ def compile_wheel(command: list[str], env: dict[str, str], log: Path, verbose: b
             file.write(f"error: the build was ended after {BUILD_LIMIT} s\n")
             return 124
         return status
+
+
+@contextmanager
+def terminated_by_exception():
+    """SIGTERM as SystemExit, so that what was started is ended on the way out; else it would compile on, alone."""
+
+    def leave(signum, frame):
+        raise SystemExit(128 + signum)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def end_group(process: subprocess.Popen) -> None:
