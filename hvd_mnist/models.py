@@ -60,7 +60,7 @@ def _small(input_shape, classes):
             Input(input_shape, name="pixels"),
             layers.Rescaling(1 / PIXEL_SPREAD, -PIXEL_MEAN / PIXEL_SPREAD, name="standardize"),
             layers.Conv2D(32, 5, strides=2, activation="relu", name="conv1"),
-            layers.Conv2D(64, 3, activation="relu", name="conv2"),
+            layers.Conv2D(48, 3, activation="relu", name="conv2"),
             layers.Conv2D(64, 3, activation="relu", name="conv3"),
             layers.MaxPooling2D(2, name="pool"),
             layers.Dropout(0.3, name="dropout1"),
