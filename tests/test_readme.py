@@ -31,7 +31,7 @@ def commands():
     """Every line of the sh blocks and every code cell of the table of ways to start, without its comment."""
     blocks = re.findall(r"```sh\n(.*?)```", README, re.S)
     lines = [line for block in blocks for line in block.splitlines() if line.strip()]
-    lines += re.findall(r"^\| [^|]+ \| `([^`]+)` \|$", README, re.M)
+    lines += re.findall(r"^\| [^|]+ \| `((?:hvd-mnist|horovodrun|mpirun|srun) [^`]+)` \|$", README, re.M)
     return [line.split("  #")[0].split("     ")[0].strip() for line in lines]
 
 
