@@ -12,6 +12,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
+pytestmark = pytest.mark.timeout(600)
+
 # Commands that this file does not run itself, and the test that does.
 ELSEWHERE = {
     "make train": "tests/parallel/test_make_train.py::test_make_train",

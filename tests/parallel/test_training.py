@@ -14,6 +14,8 @@ import pytest
 
 from tests.parallel.ranks import ROOT, launcher_command, run, train
 
+pytestmark = pytest.mark.timeout(900)  # several jobs each, on a machine that may be busy
+
 QUICK = ("--data", "sample", "--model", "mlp", "--no-tensorboard")
 
 
