@@ -70,11 +70,11 @@ def test_alone_and_every_number_of_ranks_end_alike(tmp_path):
     """The same global batch on 1, 2 and 4 ranks gives the same weights, and evaluation counts the same digits."""
     options = [*QUICK, "--steps", "6", "--global-batch", "128", "--lr-scaling", "none"]
     ends = {}
-    for np_, launcher in ((1, "alone"), (2, "gloo"), (4, "mpirun")):
-        for optimizer in ("sgd", "adam"):
-            folder = tmp_path / f"{optimizer}-{np_}"
-            train(*options, "--optimizer", optimizer, "--run-dir", str(folder), launcher=launcher, np=np_).assert_ok()
-            ends[optimizer, np_] = weights(folder), summary(folder)
+    jobs = [("sgd", 1, "alone"), ("sgd", 2, "gloo"), ("sgd", 4, "mpirun"), ("adam", 1, "alone"), ("adam", 2, "mpirun")]
+    for optimizer, np_, launcher in jobs:
+        folder = tmp_path / f"{optimizer}-{np_}"
+        train(*options, "--optimizer", optimizer, "--run-dir", str(folder), launcher=launcher, np=np_).assert_ok()
+        ends[optimizer, np_] = weights(folder), summary(folder)
     for (optimizer, _), (found, told) in ends.items():
         expected, alone = ends[optimizer, 1]
         for mine, theirs in zip(found, expected, strict=True):
