@@ -47,7 +47,6 @@ class BroadcastGlobalVariablesCallback(ReplicaCheckCallback):
         local = list(local) if isinstance(local, (list, tuple, set)) else [local]
         super().__init__(every=check_replicas_every, tolerance=tolerance, skip=local)
         self.root_rank, self.device = root_rank, device
-        self._local = {id(variable) for variable in local}
         self.broadcast_done = False
 
     def on_train_begin(self, logs=None):
@@ -70,7 +69,7 @@ class BroadcastGlobalVariablesCallback(ReplicaCheckCallback):
         if not optimizer.built:
             optimizer.build(self.model.trainable_variables)
         variables = [*self.model.variables, *optimizer.variables]
-        broadcast_variables([v for v in variables if id(v) not in self._local], self.root_rank, device=self.device)
+        broadcast_variables([v for v in variables if id(v) not in self._skip], self.root_rank, device=self.device)
         self.broadcast_done = True
 
     def _broadcast_when_built(self):
