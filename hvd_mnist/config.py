@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hvd_mnist import faults
 from hvd_mnist.errors import UsageError
 
 
@@ -43,6 +44,12 @@ class TrainConfig:
     steps: int | None = knob(None, "stop after so many steps instead of whole epochs", group="Length", least=1)
     target_accuracy: float | None = knob(
         None, "stop when the test accuracy reaches this, as in 0.99", group="Length", above=0.0, most=1.0
+    )
+    patience: int | None = knob(
+        None, "stop after so many evaluations without a better test loss", group="Length", least=1
+    )
+    time_limit: float | None = knob(
+        None, "seconds from the start after which to save and end with status 200", group="Length", above=0.0
     )
     evaluate_every: int = knob(1, "epochs between evaluations; the last one always happens", group="Length", least=1)
 
@@ -110,13 +117,34 @@ class TrainConfig:
         0.0, "largest difference between replicas that still counts as equal; 0 compares bits", group="Job", least=0.0
     )
     stall_timeout: int = knob(300, "seconds to wait for a missing rank before the job fails", group="Job", least=5)
+    requeue: bool = knob(
+        False, "when preempted inside a Slurm job, put the job back into the queue after the save", group="Job"
+    )
     all_ranks: bool = knob(False, "let every rank speak on the console, not only rank 0", group="Job")
+
+    # faults on purpose
+    allow_faults: bool = knob(False, "allow --inject", group="Faults, to test recovery")
+    inject: tuple[str, ...] = knob(
+        (),
+        "a fault, as in kill:rank=1,step=5 (docs/faults.md); may be given several times",
+        group="Faults, to test recovery",
+    )
 
     def __post_init__(self):
         for spec in dataclasses.fields(self):
             _check(spec, getattr(self, spec.name))
+        if self.requeue and (self.resume != "auto" or self.run_dir is None):
+            raise UsageError(
+                "--requeue runs this command again, which must go on where it stopped", "--resume auto --run-dir DIR"
+            )
         if self.global_batch is not None and self.accumulate > 1 and self.global_batch % self.accumulate:
             raise UsageError(f"--global-batch {self.global_batch} does not divide by --accumulate {self.accumulate}")
+        if isinstance(self.inject, str):  # one fault in a config file
+            object.__setattr__(self, "inject", (self.inject,))
+        for text in self.inject:
+            if not self.allow_faults:
+                raise UsageError(f"--inject {text} makes this job fail on purpose", "--allow-faults, if you mean it")
+            faults.parse(text)
 
     def rank_batch(self, size: int) -> int:
         """Examples per rank and forward pass in a job of ``size`` ranks.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from hvd_mnist.data.pipeline import evaluation_batches
+from hvd_mnist.data.pipeline import data_failure, evaluation_batches
+from hvd_mnist.errors import NotFinite
 from hvd_mnist.runtime import world
 
 
@@ -33,11 +34,14 @@ class Evaluator:
         images, labels: the whole test set, on every rank.
         rank, size: whose part this process takes.
         batch_size: images per forward pass.
+        spoil: makes another data set of this rank's; fault injection does.
     """
 
-    def __init__(self, model, images, labels, *, rank=0, size=1, batch_size=500):
+    def __init__(self, model, images, labels, *, rank=0, size=1, batch_size=500, spoil=None):
         self._expected = len(images)
         self._batches = evaluation_batches(images, labels, rank=rank, size=size, batch_size=batch_size)
+        if spoil is not None:
+            self._batches = spoil(self._batches)
 
         @tf.function(reduce_retracing=True)
         def count(x, y, counted):
@@ -57,15 +61,21 @@ class Evaluator:
         """Evaluate now; every rank must call it.
 
         Raises:
+            NotFinite: the loss of a rank's part is NaN or infinite.
             RuntimeError: the ranks together did not see each example once (a fault of this package).
         """
-        counts, loss = np.zeros(2, np.int64), np.zeros(1, np.float64)
-        for x, y, counted in self._batches:
-            examples, correct, losses = self._count(x, y, counted)
-            counts += [int(examples), int(correct)]
-            loss += float(losses)
-        examples, correct = world.sum_over_ranks(counts, "evaluate.counts")
-        loss = world.sum_over_ranks(loss, "evaluate.loss")
+        examples, correct, loss = 0, 0, 0.0
+        try:
+            for x, y, counted in self._batches:
+                counts = self._count(x, y, counted)
+                examples, correct, loss = examples + int(counts[0]), correct + int(counts[1]), loss + float(counts[2])
+        except tf.errors.OpError as error:
+            raise data_failure(error) or error from None
+        told = world.gather_json([examples, correct, loss, world.hostname()], "evaluate")
+        for rank, (_, _, part, host) in enumerate(told):
+            if not math.isfinite(part):
+                raise NotFinite(f"the test loss of rank {rank} on {host} is {part}", "look at the test images")
+        examples, correct, loss = (sum(column) for column in list(zip(*told, strict=True))[:3])
         if examples != self._expected:
             raise RuntimeError(f"evaluated {examples} examples of {self._expected}")
-        return Evaluation(int(examples), int(correct), float(loss[0]) / int(examples))
+        return Evaluation(examples, correct, loss / examples)

@@ -23,9 +23,10 @@ from hvd_mnist.config import TrainConfig
 from hvd_mnist.console import Console
 from hvd_mnist.data import shard, sources
 from hvd_mnist.errors import CheckpointError, NotFinite, UsageError
+from hvd_mnist.faults import Faults
 from hvd_mnist.run_folder import SCHEMA, Records, default_name, write_json
 from hvd_mnist.run_summary import config_record, effective_settings, summary_text, versions
-from hvd_mnist.runtime import devices, world
+from hvd_mnist.runtime import devices, ending, world
 from hvd_mnist.schedule import Plan, make_optimizer, scaled_rate
 
 
@@ -54,11 +55,12 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     gpu = devices.pin(here.local_rank, here.local_size, here.host, threads)
     _check_same_command(config)
     _check_own_gpus(here, gpu)
+    faults = Faults(config.inject, here.rank, here.size, here.host)
     import keras
     import tensorflow as tf
 
     import hvd_mnist.keras as hvd
-    from hvd_mnist import models
+    from hvd_mnist import injection, models
     from hvd_mnist.evaluate import Evaluator
     from hvd_mnist.training_callbacks import Checkpoints, Progress, dropout_streams_of
 
@@ -74,7 +76,11 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     console.log(f"rank {here.rank} of {here.size}, local rank {here.local_rank}, host {here.host}, pid {os.getpid()}")
 
     # -- Shard the data ----------------------------------------------------------------------------------------
-    arrays = world.on_every_rank(lambda: sources.load(config.data, offline=config.offline, notify=console.say), "data")
+    def read_data():
+        faults.read_data("step", 0)
+        return sources.load(config.data, offline=config.offline, notify=console.say)
+
+    arrays = world.on_every_rank(read_data, "data")
     examples = len(arrays.train_images)
     batch = config.rank_batch(here.size)
     global_batch = batch * here.size * config.accumulate
@@ -113,7 +119,8 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         0, check_replicas_every=config.check_replicas_every, tolerance=config.replica_tolerance
     )
     proof.set_model(model)
-    proof.broadcast()
+    if not faults.due("skip-collective", "step", 0):
+        proof.broadcast()
     dropout_streams_of(model, config.seed, here.rank)
 
     banner = effective_settings(config, here, arrays, gpu, threads, model, global_batch, per_epoch, total, plan)
@@ -141,6 +148,8 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         every=config.checkpoint_every,
         keep=config.keep,
         records=records,
+        proof=proof,
+        during=lambda step: injection.reach(faults, "save", step, model),
     )
     progress = Progress(
         console,
@@ -153,12 +162,21 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         log_every=config.log_every,
     )
     averages = hvd.callbacks.MetricAverageCallback()
-    evaluator = Evaluator(model, arrays.test_images, arrays.test_labels, rank=here.rank, size=here.size)
+    injected = [injection.InjectFaults(faults, progress)] if faults else []
+    evaluator = Evaluator(
+        model,
+        arrays.test_images,
+        arrays.test_labels,
+        rank=here.rank,
+        size=here.size,
+        spoil=lambda dataset: injection.in_evaluation(faults, dataset, lambda: progress.step),
+    )
     evaluation, reached = None, False
     started, cpu_started = time.perf_counter(), time.process_time()
     console.start_progress(total, done)
-    from hvd_mnist.data.pipeline import batches
+    from hvd_mnist.data.pipeline import batches, data_failure
 
+    injection.reach(faults, "step", 0, model)
     for epoch in range(done // per_epoch, -(-total // per_epoch)):
         first = max(done - epoch * per_epoch, 0)
         last = min(per_epoch, total - epoch * per_epoch)
@@ -177,6 +195,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
             batch_size=batch,
             augment=config.augment,
         )
+        dataset = injection.in_batches(faults, dataset, epoch * per_epoch + first + 1, passes)
         progress.begin_epoch(epoch, first)
         saves.begin_epoch(epoch, first, last, passes)
         try:
@@ -186,15 +205,17 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
                 initial_epoch=epoch,
                 verbose=0,
                 shuffle=False,  # the pipeline has done it
-                callbacks=[averages, proof, progress, saves],
+                callbacks=[*injected, averages, proof, progress, saves],
             )
-        except tf.errors.OpError:
-            raise hvd.proof_failure(optimizer) or sys.exc_info()[1] from None
+        except tf.errors.OpError as error:
+            raise hvd.proof_failure(optimizer) or data_failure(error) or error from None
         _assert_finite(model, here, epoch)
         step = epoch * per_epoch + last
         final = step >= total
         if final or (epoch + 1) % config.evaluate_every == 0:
             # -- Evaluate: each test example once, the same numbers on every rank ------------------------------
+            ending.doing(f"in the evaluation after step {step}")
+            injection.reach(faults, "evaluate", step, model)
             evaluation = evaluator()
             reached = config.target_accuracy is not None and evaluation.accuracy >= config.target_accuracy
             progress.evaluated(step, evaluation)
@@ -257,6 +278,8 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     }
     if here.is_root:
         write_json(run / "summary.json", summary)
+    for text in faults.never_happened():
+        print(f"hvd-mnist: rank {here.rank}: --inject {text} never happened", file=sys.stderr, flush=True)
     records.close()
     console.say(summary_text(summary, run))
     console.close()
@@ -268,9 +291,10 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
 
 def _check_same_command(config: TrainConfig) -> None:
     """Ranks that were given different options would wait for each other in the wrong place."""
-    told = world.gather_json([world.hostname(), dataclasses.asdict(config)], "config")
-    _, expected = told[0]
-    for rank, (host, found) in enumerate(told):
+    told = world.gather_json([world.hostname(), os.getpid(), dataclasses.asdict(config)], "config")
+    ending.know_processes([(host, pid) for host, pid, _ in told])
+    *_, expected = told[0]
+    for rank, (host, _, found) in enumerate(told):
         for name, value in found.items():
             if value != expected[name]:
                 raise UsageError(

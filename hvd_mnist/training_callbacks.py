@@ -11,8 +11,9 @@ import numpy as np
 
 from hvd_mnist import checkpoint
 from hvd_mnist.console import Console
+from hvd_mnist.errors import NotFinite
 from hvd_mnist.run_folder import Records
-from hvd_mnist.runtime import world
+from hvd_mnist.runtime import ending, world
 from hvd_mnist.schedule import Plan
 
 
@@ -54,6 +55,9 @@ class Progress(keras.callbacks.Callback):
         self.epoch, self.step = epoch, epoch * self.per_epoch + first
         self._batches = 0
         self._since = (self._epoch_started, _) = (time.perf_counter(), self.steps_made)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        ending.doing(f"in step {self.step + 1}")
 
     def on_train_batch_end(self, batch, logs=None):
         self._batches += 1
@@ -108,15 +112,23 @@ class Progress(keras.callbacks.Callback):
 class Checkpoints(keras.callbacks.Callback):
     """Rank 0 writes; every rank waits until the file is complete, so that no rank runs ahead of a failed save.
 
+    What is saved has been proven: the replicas are equal and finite. A run that goes on from a checkpoint could not
+    tell otherwise that it goes on from spoiled weights.
+
     Args:
         folder: RUN/checkpoints on rank 0, None on the others.
         state: what the trainer wants to find again; step and epoch are added.
         every: steps between saves inside an epoch, or None.
         keep: how many to keep besides the best.
+        proof: compares the replicas.
+        during: called with the step on every rank while rank 0's save is half written; fault injection does.
     """
 
-    def __init__(self, folder: Path | None, state: dict, *, every: int | None, keep: int, records: Records):
+    def __init__(
+        self, folder: Path | None, state: dict, *, every: int | None, keep: int, records: Records, proof, during
+    ):
         super().__init__()
+        self.proof, self.during = proof, during
         self.folder, self.state, self.every, self.keep, self.records = folder, state, every, keep, records
         self._saved_at = None
 
@@ -142,11 +154,29 @@ class Checkpoints(keras.callbacks.Callback):
         if accuracy is not None:
             self.state["best_accuracy"] = max(accuracy, self.state["best_accuracy"] or 0.0)
         self.state["step"] = step
+        ending.doing(f"in the save after step {step}")
+        self.proof.check(f"before the save after step {step}")
 
         def write():
-            if self.folder is not None:
-                return checkpoint.save(self.folder, self.model, self.state, step=step, keep=self.keep, metric=accuracy)
+            _assert_finite(self.model.trainable_variables, step)
+            if self.folder is None:
+                return self.during(step)
+            return checkpoint.save(
+                self.folder,
+                self.model,
+                self.state,
+                step=step,
+                keep=self.keep,
+                metric=accuracy,
+                during=lambda: self.during(step),
+            )
 
         saved = world.on_every_rank(write, "checkpoint.save")
         if saved is not None:
             self.records.write("checkpoint", step, seconds=saved.seconds, bytes=saved.bytes)
+
+
+def _assert_finite(variables, step: int) -> None:
+    for variable in variables:
+        if not np.isfinite(np.asarray(variable)).all():
+            raise NotFinite(f"{variable.path} is not finite after step {step}", "lower --learning-rate")

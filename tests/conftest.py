@@ -41,12 +41,26 @@ def pytest_make_collect_report(collector):
     return report
 
 
+def job_variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(JOB_VARIABLES)}
+
+
+BEFORE_COLLECTION = job_variables()
+
+
+def pytest_collection_finish(session):
+    ranks_run_these = any("checks" in item.path.parts for item in session.items)
+    if job_variables() != BEFORE_COLLECTION and not ranks_run_these:
+        # A folder whose conftest joins a job was imported; each later job would inherit this process's place in it.
+        raise pytest.UsageError("collecting the tests made this process join a job: it set launcher variables")
+
+
 @pytest.fixture(autouse=True)
 def no_leaked_job_variables():
     """A variable of a launcher that one test leaves behind would send the next one into a job that is not there."""
-    before = {name: value for name, value in os.environ.items() if name.startswith(JOB_VARIABLES)}
+    before = job_variables()
     yield
-    after = {name: value for name, value in os.environ.items() if name.startswith(JOB_VARIABLES)}
+    after = job_variables()
     for name in after.keys() - before.keys():
         del os.environ[name]
     os.environ.update(before)

@@ -20,7 +20,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -65,6 +65,7 @@ def save(
     metric: float | None = None,
     metric_name: str = "test_accuracy",
     mode: str = "max",
+    during: Callable[[], None] | None = None,
 ) -> Saved:
     """Write ``folder/step-NNNNNNNN`` and drop what is too many.
 
@@ -76,6 +77,7 @@ def save(
         keep: this many newest complete checkpoints stay, and the best one besides.
         metric: the value by which a checkpoint is best (None: not measured; NaN never is).
         mode: "max" or "min".
+        during: called when the folder is half filled: the place to test what a failure there leaves behind.
 
     Raises:
         CheckpointError: ``state`` is no JSON, the disk is full, the folder cannot be written, ... Nothing half-written
@@ -94,6 +96,9 @@ def save(
         folder.mkdir(parents=True, exist_ok=True)
         _sweep(folder)
         temporary.mkdir()
+        model.save(temporary / MODEL)
+        if during is not None:
+            during()
         manifest = _fill(temporary, model, content, step, _metric(metric, metric_name, mode))
         _into_place(temporary, target)
     except BaseException as error:
@@ -133,7 +138,7 @@ def _metric(value: float | None, name: str, mode: str) -> Metric | None:
 
 
 def _fill(temporary: Path, model, state: bytes, step: int, metric: Metric | None) -> Manifest:
-    model.save(temporary / MODEL)
+    """Everything beside the model's own file."""
     (temporary / STATE).write_bytes(state)
     manifest = Manifest(
         step=step,

@@ -61,11 +61,13 @@ def _settings(spec, kind):
     settings = {
         "cls": _Knob,
         "default": spec.default,
-        "show_default": spec.default is not None,
+        "show_default": spec.default not in (None, ()),
         "envvar": f"HVD_MNIST_{spec.name.upper()}",
         "help": spec.metadata["help"],
     }
-    if kind is not bool:
+    if typing.get_origin(kind) is tuple:
+        settings |= {"multiple": True, "type": typing.get_args(kind)[0]}
+    elif kind is not bool:
         plain = next(t for t in (*typing.get_args(kind), kind) if t is not type(None))
         settings["type"] = click.Choice(spec.metadata["choices"]) if spec.metadata["choices"] else plain
     return settings

@@ -8,13 +8,14 @@ the data set in a graph.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from hvd_mnist.data.shard import epoch_permutation, epoch_shifts, rank_slice, step_indices, step_span
-from hvd_mnist.errors import UsageError
+from hvd_mnist.errors import DataError, UsageError
 
 AUGMENTATIONS = ("none", "shift")
 REACH = 2  # pixels, of augment="shift"
@@ -101,6 +102,12 @@ def evaluation_batches(
 
     kinds = [(dtype, (batch_size, *_shape(images))), ("int64", (batch_size,)), ("bool", (batch_size,))]
     return _dataset(batch, 0, -(-longest // batch_size), kinds)
+
+
+def data_failure(error: Exception) -> DataError | None:
+    """The DataError that was raised where a batch was made; TensorFlow wraps it in an error of its own."""
+    found = re.search(r"DataError: (.*)", str(error))
+    return DataError(found[1].strip()) if found else None
 
 
 @functools.lru_cache(maxsize=2)

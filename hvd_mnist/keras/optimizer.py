@@ -24,6 +24,7 @@ from hvd_mnist.errors import UsageError
 from hvd_mnist.keras import xla
 from hvd_mnist.keras.compression import BF16Compressor, Compression, sum_bfloat16
 from hvd_mnist.keras.replicas import FirstSteps, is_distributed
+from hvd_mnist.keras.votes import Votes
 
 _names = itertools.count()
 
@@ -139,7 +140,7 @@ class _Exchange:
     def __init__(self, name, *, op, process_set, passes, **settings):
         self.name, self.op, self.process_set, self.passes = name, op, process_set, passes
         self.__dict__.update(settings)
-        self.proof = FirstSteps(name)
+        self.proof, self.votes = FirstSteps(name), Votes(name)
         self._sums = self._pass = None
 
     def average(self, grads, variables):
@@ -153,8 +154,14 @@ class _Exchange:
         # in an order of its own; two ranks that each waited in another collective would wait for ever.
         before = []
         for number, members in enumerate(_grouped(dense, variables, self.groups)):
+            tensors = [grads[i] for i in members]
+            with_votes = number == 0 and self._votes_can_ride()
+            if with_votes:
+                tensors.append(self.votes.outgoing(tensors[0].dtype))
             with tf.control_dependencies(before):
-                exchanged = self._average_dense([grads[i] for i in members], f"{self.name}.group{number}")
+                exchanged = self._average_dense(tensors, f"{self.name}.group{number}")
+            if with_votes:
+                self.votes.incoming(exchanged.pop())
             for i, gradient in zip(members, exchanged, strict=True):
                 grads[i] = gradient
             before = exchanged[:1]
@@ -164,9 +171,15 @@ class _Exchange:
             before = [grads[i].indices]
         return grads
 
+    def _all_ranks(self):
+        return self.process_set.process_set_id == hvd.global_process_set.process_set_id
+
+    def _votes_can_ride(self):
+        return self._all_ranks() and self.op in (hvd.Average, hvd.Sum)
+
     def prove_equal(self, averaged, variables):
         """Compare over ranks, in the first two steps; the ranks of a smaller process set are not compared."""
-        if self.process_set.process_set_id != hvd.global_process_set.process_set_id:
+        if not self._all_ranks():
             return
         pairs = [(g, v) for g, v in zip(averaged, variables, strict=True) if g is not None]
         exchanged = [g.indices if isinstance(g, tf.IndexedSlices) else g for g, _ in pairs]

@@ -1,19 +1,24 @@
 """How a rank ends when something went wrong: say it in one line, and end so that the whole job ends.
 
 A rank that fails must not try to leave politely: Horovod's and MPI's shutdown wait for the other ranks, which
-wait for this one. It writes its line and is gone; the launcher sees the status and stops the rest.
+wait for this one. It writes its line and is gone; the launcher sees the status and stops the rest. A rank that
+only lost another one lingers for a moment, so that launchers hear of the first failure first.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import contextmanager
 
-from hvd_mnist.errors import HvdMnistError, PeerLost
+from hvd_mnist.errors import HvdMnistError, PeerLost, WorldError
 from hvd_mnist.runtime.world import hostname
+
+LINGER_SECONDS = 2.0  # of a rank that lost another one
+_NOTICE_SECONDS = 1.0  # in which the process of a lost rank is seen to be gone
 
 # What Horovod says, in whichever exception, when the fault is another rank's.
 _PEER_WORDS = (
@@ -23,14 +28,70 @@ _PEER_WORDS = (
     "Broken pipe",
     "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks",
 )
+_MISMATCH = "Mismatched "  # Horovod: one rank did an allreduce, another an allgather; other shapes, other types
+
+_doing = ""
+_processes: list[tuple[str, int]] = []
 
 
-def translated(error: Exception) -> Exception:
+def doing(what: str) -> None:
+    """Say where this rank stands ("in step 6"); an error will name it."""
+    global _doing
+    _doing = what
+
+
+def know_processes(processes: list[tuple[str, int]]) -> None:
+    """Tell this rank (host, process number) of every rank, so that it can name one that is lost."""
+    global _processes
+    here = hostname()
+    # Ranks in containers may share a host's name and yet not see each other's processes.
+    _processes = [(host, pid) if host == here and _runs(pid) else (host, 0) for host, pid in processes]
+
+
+def place() -> str:
+    """``on HOST, in step 6``: for errors."""
+    return f"on {hostname()}{f', {_doing}' if _doing else ''}"
+
+
+def _runs(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def _lost_ranks() -> str:
+    """``rank 1 (process 123 on HOST is gone)``, of ranks on this host; "" where none is seen to be gone."""
+    until = time.monotonic() + _NOTICE_SECONDS
+    while True:
+        gone = [
+            f"rank {rank} (process {pid} on {host} is gone)"
+            for rank, (host, pid) in enumerate(_processes)
+            if pid and not _runs(pid)
+        ]
+        if gone or not any(pid for _, pid in _processes) or time.monotonic() > until:
+            return ", ".join(gone)
+        time.sleep(0.05)
+
+
+def translated(error: BaseException) -> BaseException:
     """The error of this package's tree that stands behind one of TensorFlow or Horovod, or the error itself."""
+    if isinstance(error, (HvdMnistError, OSError)):
+        return error  # a broken pipe of our own is no lost rank
     text = str(error)
+    if _MISMATCH in text and "One rank" in text:
+        line = next(line for line in text.splitlines() if _MISMATCH in line)
+        return WorldError(
+            f"ranks met in different collectives: {line[line.index(_MISMATCH) :].strip()}",
+            "does every rank run the same code, and is no collective under an 'if rank == 0'?",
+        )
     if type(error).__name__ == "HorovodInternalError" or any(words in text for words in _PEER_WORDS):
         line = next((line for line in text.splitlines() if any(w in line for w in _PEER_WORDS)), text.split("\n")[0])
-        return PeerLost(f"lost the other ranks: {line.strip()}", "see the first rank that failed, above")
+        lost = _lost_ranks() or "the other ranks"
+        return PeerLost(f"lost {lost}: {line.strip()}", "see the first rank that failed, above")
+    if isinstance(error, SystemExit):
+        return HvdMnistError(f"left the job by sys.exit({error.code!r}), which the other ranks cannot know")
     return error
 
 
@@ -43,7 +104,7 @@ def end_job_on_error(size: Callable[[], int], rank: Callable[[], int]):
     """
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if size() <= 1:
             raise
         shown = translated(error)
@@ -51,6 +112,14 @@ def end_job_on_error(size: Callable[[], int], rank: Callable[[], int]):
         if not known:
             traceback.print_exc()
         line = shown if known else f"{type(error).__name__}: {error}"
-        print(f"hvd-mnist: error: rank {rank()} on {hostname()}: {line}", file=sys.stderr, flush=True)
+        print(f"hvd-mnist: error: rank {rank()} {place()}: {line}", file=sys.stderr, flush=True)
         sys.stdout.flush()
-        os._exit(shown.exit_status if known else 1)
+        if isinstance(shown, PeerLost):
+            time.sleep(LINGER_SECONDS)
+        os._exit(_status(error, shown))
+
+
+def _status(error: BaseException, shown: BaseException) -> int:
+    if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code & 0xFF:
+        return error.code & 0xFF
+    return shown.exit_status if isinstance(shown, HvdMnistError) else 1

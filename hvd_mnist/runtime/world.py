@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from hvd_mnist import errors
 from hvd_mnist.cluster.identity import Identity, check_agrees, identity_from
-from hvd_mnist.errors import HvdMnistError
+from hvd_mnist.errors import HvdMnistError, WorldError
 from hvd_mnist.runtime import slurm_rendezvous
 
 T = TypeVar("T")
@@ -137,18 +137,29 @@ def gather_json(value: Any, name: str) -> list[Any]:
     """Every rank's ``value`` (anything that JSON can hold), in rank order, on every rank.
 
     Args:
-        name: the same on every rank; appears in Horovod's stall report.
+        name: the same on every rank.
+
+    Raises:
+        WorldError: a rank stands in another call than this one. (TensorFlow does not hand the names of eager
+            operations to Horovod, so that any two calls would match.)
     """
     import horovod.tensorflow as hvd
     import numpy as np
     import tensorflow as tf
 
-    text = np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
+    text = np.frombuffer(json.dumps([name, value]).encode(), dtype=np.uint8)
     with tf.device("/CPU:0"):
         lengths = hvd.allgather(tf.constant([len(text)], tf.int64), name=f"{name}.length").numpy()
         joined = hvd.allgather(tf.constant(text), name=name).numpy().tobytes()
     ends = np.cumsum(lengths)
-    return [json.loads(joined[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
+    told = [json.loads(joined[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
+    stray = next((rank for rank, (theirs, _) in enumerate(told) if theirs != told[0][0]), None)
+    if stray is not None:
+        raise WorldError(
+            f"ranks met in different places: rank {stray} in '{told[stray][0]}', rank 0 in '{told[0][0]}'",
+            "a collective was left out: does every rank run the same code?",
+        )
+    return [theirs for _, theirs in told]
 
 
 def root_json(value: Any, name: str) -> Any:
@@ -156,15 +167,6 @@ def root_json(value: Any, name: str) -> Any:
     import horovod.tensorflow as hvd
 
     return gather_json(value if hvd.rank() == 0 else None, name)[0]
-
-
-def sum_over_ranks(values, name: str):
-    """Elementwise sum over ranks of an int64 (exact) or float64 NumPy array; a NumPy array on every rank."""
-    import horovod.tensorflow as hvd
-    import tensorflow as tf
-
-    with tf.device("/CPU:0"):
-        return hvd.allreduce(tf.constant(values), op=hvd.Sum, name=name).numpy()
 
 
 def on_every_rank(act: Callable[[], T], name: str) -> T:

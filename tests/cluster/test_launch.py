@@ -237,6 +237,6 @@ def test_the_allow_list_keeps_environment_small(two_hosts):
         )
     same = seen[0] & seen[1]
     assert {"PATH", "PYTHONPATH", "HVD_MNIST_CACHE"} <= same
-    by_session = {"SHLVL", "_", "MAIL", "OLDPWD", "PWD", "MOTD_SHOWN"}
+    by_session = {"SHLVL", "_", "MAIL", "OLDPWD", "PWD", "MOTD_SHOWN", "HOME", "LOGNAME", "SHELL", "USER"}
     by_prefix = {"OPAL_PREFIX", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"}
     assert seen[0] ^ seen[1] <= by_session | by_prefix
