@@ -14,6 +14,8 @@ import tensorflow as tf
 
 from hvd_mnist.errors import UsageError
 from hvd_mnist.keras.broadcast import broadcast_variables
+from hvd_mnist.keras.nan import TerminateOnNaN
+from hvd_mnist.keras.preemption import PreemptionCallback
 from hvd_mnist.keras.replicas import ReplicaCheckCallback, is_distributed
 
 __all__ = [
@@ -22,7 +24,9 @@ __all__ = [
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
+    "PreemptionCallback",
     "ReplicaCheckCallback",
+    "TerminateOnNaN",
 ]
 
 

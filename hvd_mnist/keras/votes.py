@@ -1,0 +1,79 @@
+"""What any rank wants, known to all ranks after the same step: votes that ride with the gradients.
+
+A rank may be told to stop (a signal, a file, a clock) or find that it must (a loss that is NaN), and the others know
+nothing of it. A collective of its own for that question would cost each step a round trip. So four numbers go along
+in the allreduce of the gradients: 0, or 1 where this rank votes for something. What comes back is the same on all
+ranks, and whatever is not 0 was wanted by somebody.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from hvd_mnist.errors import UsageError
+from hvd_mnist.keras.replicas import is_distributed
+
+KINDS = ("save", "stop", "quit", "not finite")
+
+
+class Votes:
+    """The votes of this rank, and what the last exchange of gradients brought back.
+
+    Attributes:
+        ride: False where the exchange cannot carry them (Adasum, a process set, no dense gradient); then nobody
+            hears a vote, and ``heard`` raises.
+    """
+
+    def __init__(self, name: str):
+        self.ride = False
+        with tf.init_scope(), tf.device("/CPU:0"):
+            self._mine = tf.Variable(tf.zeros(len(KINDS)), trainable=False, name=f"{name}.votes")
+            self._heard = tf.Variable(tf.zeros(len(KINDS)), trainable=False, name=f"{name}.heard")
+
+    def vote(self, kind: str, wanted: bool = True) -> None:
+        """From the next exchange on, ask for ``kind`` (or no longer)."""
+        mine = self._mine.numpy()
+        mine[KINDS.index(kind)] = float(wanted)
+        self._mine.assign(mine)
+
+    def heard(self) -> tuple[str, ...]:
+        """What somebody asked for in the last exchange, the same on all ranks; () where all is well.
+
+        Raises:
+            UsageError: no exchange carries votes.
+        """
+        if not self.ride:
+            raise UsageError(
+                "no votes ride with these gradients: op=Adasum, a process set, or no dense gradient",
+                "op=hvd.Average, for callbacks that stop all ranks together",
+            )
+        heard = self._heard.numpy()
+        return tuple(kind for kind, share in zip(KINDS, heard, strict=True) if share) if heard.any() else ()
+
+    def clear(self) -> None:
+        """Forget what was heard: it has been done. Every rank does so after the same step."""
+        self._heard.assign(tf.zeros(len(KINDS)))
+
+    # -- inside the training step ------------------------------------------------------------------------------
+
+    def outgoing(self, dtype) -> tf.Tensor:
+        """This rank's votes, [len(KINDS)], for the allreduce of gradients of ``dtype``."""
+        self.ride = True
+        with tf.device("/CPU:0"):
+            return tf.cast(self._mine.read_value(), dtype)
+
+    def incoming(self, shares: tf.Tensor) -> None:
+        """Keep what the allreduce brought back."""
+        with tf.device("/CPU:0"):
+            self._heard.assign(tf.cast(shares, tf.float32))
+
+
+def votes_of(optimizer, who: str) -> Votes:
+    """The votes of a distributed optimizer.
+
+    Raises:
+        UsageError: the optimizer meets no other rank; ``who`` names the callback that needs it.
+    """
+    if not is_distributed(optimizer):
+        raise UsageError(f"{who} needs an optimizer that meets the other ranks", "hvd.DistributedOptimizer(optimizer)")
+    return optimizer._exchange.votes
