@@ -38,6 +38,11 @@ class TrainConfig:
     )
     offline: bool = knob(False, "use the cache only; never download", group="Data and model")
     model: str = knob("small", "the network", group="Data and model", choices=("small", "cnn", "mlp"))
+    dropout: bool = knob(
+        True,
+        "drop units at random while training; without, systems can be compared weight by weight",
+        group="Data and model",
+    )
 
     # how long
     epochs: int = knob(2, "passes over the training set", group="Length", least=1)

@@ -22,13 +22,14 @@ NAMES = ("small", "cnn", "mlp")
 PIXEL_MEAN, PIXEL_SPREAD = 0.1307, 0.3081  # of the MNIST training images, as parts of 255
 
 
-def build(name: str, input_shape: tuple[int, int, int] = (28, 28, 1), classes: int = 10):
+def build(name: str, input_shape: tuple[int, int, int] = (28, 28, 1), classes: int = 10, *, dropout: bool = True):
     """A new network with its variables made, from Keras' current random seed.
 
     Args:
         name: one of NAMES.
         input_shape: height, width, channels of an image.
         classes: number of outputs.
+        dropout: False gives the same layers, and the same initial weights, with a dropout rate of 0.
 
     Returns:
         keras.Model, not compiled: float [batch, height, width, channels] in 0..1 -> logits float32 [batch, classes].
@@ -46,13 +47,13 @@ def build(name: str, input_shape: tuple[int, int, int] = (28, 28, 1), classes: i
         raise UsageError(
             f"model {name!r} needs images of {least} x {least} pixels or more, found {height} x {width}", "--model mlp"
         )
-    return {"small": _small, "cnn": _cnn, "mlp": _mlp}[name](tuple(input_shape), classes)
+    return {"small": _small, "cnn": _cnn, "mlp": _mlp}[name](tuple(input_shape), classes, 1.0 if dropout else 0.0)
 
 
 SMALLEST = {"small": 15, "cnn": 6, "mlp": 1}  # pixels; below it a layer would have no output
 
 
-def _small(input_shape, classes):
+def _small(input_shape, classes, drop):
     from keras import Input, Sequential, layers
 
     return Sequential(
@@ -63,17 +64,17 @@ def _small(input_shape, classes):
             layers.Conv2D(48, 3, activation="relu", name="conv2"),
             layers.Conv2D(64, 3, activation="relu", name="conv3"),
             layers.MaxPooling2D(2, name="pool"),
-            layers.Dropout(0.3, name="dropout1"),
+            layers.Dropout(0.3 * drop, name="dropout1"),
             layers.Flatten(name="flatten"),
             layers.Dense(128, activation="relu", name="hidden"),
-            layers.Dropout(0.3, name="dropout2"),
+            layers.Dropout(0.3 * drop, name="dropout2"),
             _logits(classes),
         ],
         name="small",
     )
 
 
-def _cnn(input_shape, classes):
+def _cnn(input_shape, classes, drop):
     from keras import Input, Sequential, layers
 
     return Sequential(
@@ -82,17 +83,17 @@ def _cnn(input_shape, classes):
             layers.Conv2D(32, 3, activation="relu", name="conv1"),
             layers.Conv2D(64, 3, activation="relu", name="conv2"),
             layers.MaxPooling2D(2, name="pool"),
-            layers.Dropout(0.25, name="dropout1"),
+            layers.Dropout(0.25 * drop, name="dropout1"),
             layers.Flatten(name="flatten"),
             layers.Dense(128, activation="relu", name="hidden"),
-            layers.Dropout(0.5, name="dropout2"),
+            layers.Dropout(0.5 * drop, name="dropout2"),
             _logits(classes),
         ],
         name="cnn",
     )
 
 
-def _mlp(input_shape, classes):
+def _mlp(input_shape, classes, drop):
     from keras import Input, Sequential, layers
 
     return Sequential(

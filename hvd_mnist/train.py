@@ -89,7 +89,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
 
     # -- Build the model ---------------------------------------------------------------------------------------
     image_shape = arrays.train_images.shape[1:]
-    model = models.build(config.model, (*image_shape, 1)[:3], arrays.classes)
+    model = models.build(config.model, (*image_shape, 1)[:3], arrays.classes, dropout=config.dropout)
 
     # -- Distribute the optimizer: hvd_mnist/keras/optimizer.py averages the gradients --------------------------
     peak = scaled_rate(config.learning_rate, here.size, config.lr_scaling)
