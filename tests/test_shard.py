@@ -103,3 +103,49 @@ def test_a_rank_outside_its_world_is_refused(rank, size):
         shard.rank_slice(10, rank, size)
     with pytest.raises(ValueError, match="ranks run from 0"):
         shard.step_span(0, rank, size, 4)
+
+
+@st.composite
+def elastic_epochs(draw):
+    """Numbers of ranks come and go: (examples, seed, [(size, batch of a rank, steps made, steps kept)])."""
+    examples = draw(st.integers(1, 400))
+    spans = draw(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 9), st.integers(0, 30)), min_size=1, max_size=8))
+    kept = [draw(st.integers(0, made)) for _, _, made in spans]
+    return examples, draw(st.integers(0, 2**32)), [(*span, keep) for span, keep in zip(spans, kept, strict=True)]
+
+
+@settings(deadline=None)
+@given(elastic_epochs())
+def test_in_an_elastic_epoch_no_example_is_kept_twice_or_left_out(world):
+    """Each span of steps ends with a commit, or with a rank's death that throws away what came after the commit.
+
+    What is kept is then a beginning of the epoch's order, each place once, and the last ranks finish all of it
+    but less than one of their global batches.
+    """
+    examples, seed, spans = world
+    order = shard.epoch_permutation(examples, seed, 3)
+    start, kept = 0, []
+    for size, batch, made, keep in spans:
+        left = shard.steps_left(examples, start, size * batch)
+        made, keep = min(made, left), min(keep, left)
+        steps = [
+            np.concatenate([shard.step_indices(order, s, rank, size, batch, start) for rank in range(size)])
+            for s in range(made)
+        ]
+        kept += steps[:keep]  # the others were made, lost, and are made again
+        start += keep * size * batch
+    size, batch = spans[-1][:2]
+    for s in range(shard.steps_left(examples, start, size * batch)):
+        kept += [shard.step_indices(order, s, rank, size, batch, start) for rank in range(size)]
+    seen = np.concatenate(kept) if kept else np.array([], np.int64)
+    assert np.array_equal(seen, order[: len(seen)])
+    assert examples - len(seen) < size * batch
+
+
+def test_what_is_left_of_an_epoch():
+    assert [shard.steps_left(100, start, 32) for start in (0, 4, 5, 68, 69, 100)] == [3, 3, 2, 1, 0, 0]
+    for start, global_batch in ((101, 32), (-1, 32), (0, 0)):
+        with pytest.raises(ValueError):
+            shard.steps_left(100, start, global_batch)
+    with pytest.raises(IndexError):
+        shard.step_indices(np.arange(100), 1, 0, 2, 16, start=40)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from hvd_mnist.data.shard import epoch_permutation, epoch_shifts, rank_slice, step_indices, step_span
+from hvd_mnist.data.shard import epoch_permutation, epoch_shifts, rank_slice, step_indices, step_span, steps_left
 from hvd_mnist.errors import DataError, UsageError
 
 AUGMENTATIONS = ("none", "shift")
@@ -34,6 +34,7 @@ def batches(
     batch_size: int,
     augment: str = "none",
     dtype: str = "float32",
+    start: int = 0,
 ) -> tf.data.Dataset:
     """One rank's batches of one epoch, from a step on.
 
@@ -47,6 +48,7 @@ def batches(
         batch_size: images per rank and step.
         augment: "none", or "shift": each image moves by -2..2 pixels each way, the same wherever it is seen.
         dtype: floating type of the images.
+        start: places of the epoch's order that are done already; steps are counted from there.
 
     Returns:
         dataset of `steps` pairs: x [batch_size, height, width, channels] in 0..1, y int64 [batch_size].
@@ -56,7 +58,7 @@ def batches(
     """
     if augment not in AUGMENTATIONS:
         raise UsageError(f"augment {augment!r}: expected one of {', '.join(AUGMENTATIONS)}")
-    in_epoch = len(images) // (size * batch_size)
+    in_epoch = steps_left(len(images), start, size * batch_size)
     if first_step < 0 or steps < 0 or first_step + steps > in_epoch:
         raise UsageError(
             f"steps {first_step} to {first_step + steps} of an epoch of {in_epoch} steps "
@@ -65,10 +67,10 @@ def batches(
     kind = tf.as_dtype(dtype).as_numpy_dtype
 
     def batch(step: np.int64) -> tuple[np.ndarray, np.ndarray]:
-        chosen = step_indices(_order(len(images), seed, epoch), int(step), rank, size, batch_size)
+        chosen = step_indices(_order(len(images), seed, epoch), int(step), rank, size, batch_size, start)
         pixels = images[chosen]
         if augment == "shift":
-            span = step_span(int(step), rank, size, batch_size)
+            span = step_span(int(step), rank, size, batch_size, start)
             pixels = shifted(pixels, epoch_shifts(span.start, span.stop, seed, epoch, REACH))
         return _scaled(pixels, kind), labels[chosen]
 

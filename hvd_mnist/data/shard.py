@@ -6,6 +6,9 @@
 
 So N ranks with batches of B/N see, step by step, the very examples that one rank with batches of B sees. Every
 rank takes the same number of steps because that number depends on nothing that differs between ranks.
+
+When ranks come or go in mid-epoch (docs/elastic.md), the first ``start`` places of the permutation are done, and the
+new ranks share what follows by the same rule: global batch s is permutation[start + s * G : start + (s + 1) * G].
 """
 
 from __future__ import annotations
@@ -73,6 +76,13 @@ def steps_per_epoch(examples: int, global_batch: int) -> int:
     return examples // global_batch
 
 
+def steps_left(examples: int, start: int, global_batch: int) -> int:
+    """Whole global batches in what is left of an epoch after its first ``start`` places; 0 at its end."""
+    if not 0 <= start <= examples or global_batch < 1:
+        raise ValueError(f"{start} places of {examples} are done, global batch {global_batch}")
+    return (examples - start) // global_batch
+
+
 def remainder_rule(examples: int, global_batch: int) -> str:
     """The sentence that says which examples an epoch leaves out, and how many."""
     steps = steps_per_epoch(examples, global_batch)
@@ -87,22 +97,25 @@ def _spaced(number: int) -> str:
     return f"{number:,}".replace(",", " ")
 
 
-def step_span(step: int, rank: int, size: int, batch_size: int) -> slice:
-    """Places in the epoch's order that one rank sees at one step (counted from 0 in the epoch)."""
+def step_span(step: int, rank: int, size: int, batch_size: int, start: int = 0) -> slice:
+    """Places in the epoch's order that one rank sees at one step (counted from 0 at place ``start``)."""
     if not 0 <= rank < size:
         raise ValueError(f"rank {rank} of {size}: ranks run from 0 to size - 1")
-    first = (step * size + rank) * batch_size
+    first = start + (step * size + rank) * batch_size
     return slice(first, first + batch_size)
 
 
-def step_indices(permutation: np.ndarray, step: int, rank: int, size: int, batch_size: int) -> np.ndarray:
+def step_indices(
+    permutation: np.ndarray, step: int, rank: int, size: int, batch_size: int, start: int = 0
+) -> np.ndarray:
     """Examples that one rank sees at one step.
 
     Args:
         permutation: int64 [examples], from `epoch_permutation`.
-        step: 0..steps_per_epoch-1, counted within the epoch.
+        step: 0..steps_left-1, counted from place ``start``.
         rank, size: this rank, and how many there are.
         batch_size: images per rank and step.
+        start: places of the epoch that were done before these ranks shared the rest.
 
     Returns:
         int64 [batch_size].
@@ -110,10 +123,10 @@ def step_indices(permutation: np.ndarray, step: int, rank: int, size: int, batch
     Raises:
         IndexError: the step is beyond the last whole global batch.
     """
-    steps = len(permutation) // (size * batch_size)
+    steps = steps_left(len(permutation), start, size * batch_size)
     if not 0 <= step < steps:
         raise IndexError(f"step {step} of an epoch of {steps} steps ({size} ranks x {batch_size} images)")
-    return permutation[step_span(step, rank, size, batch_size)]
+    return permutation[step_span(step, rank, size, batch_size, start)]
 
 
 def rank_slice(examples: int, rank: int, size: int) -> slice:
