@@ -26,7 +26,7 @@ from hvd_mnist.errors import CheckpointError, NotFinite, UsageError
 from hvd_mnist.faults import Faults
 from hvd_mnist.run_folder import SCHEMA, Records, default_name, write_json
 from hvd_mnist.run_summary import config_record, effective_settings, summary_text, versions
-from hvd_mnist.runtime import devices, ending, world
+from hvd_mnist.runtime import devices, ending, traffic, world
 from hvd_mnist.schedule import Plan, make_optimizer, scaled_rate
 
 
@@ -172,7 +172,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         spoil=lambda dataset: injection.in_evaluation(faults, dataset, lambda: progress.step),
     )
     evaluation, reached = None, False
-    started, cpu_started = time.perf_counter(), time.process_time()
+    started, cpu_started, traffic_started = time.perf_counter(), time.process_time(), traffic.counters()
     console.start_progress(total, done)
     from hvd_mnist.data.pipeline import batches, data_failure
 
@@ -229,6 +229,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         console.say(f"nothing left to train: step {done} of {total} is done; test accuracy {evaluation.accuracy:.2%}")
     console.stop_progress()
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
+    network = traffic.since(traffic_started)
 
     # -- Report ------------------------------------------------------------------------------------------------
     images = progress.steps_made * global_batch
@@ -239,6 +240,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         "threads": threads,
         "cpu_seconds": round(cpu_seconds, 2),
         "peak_memory_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        "traffic": network,
     }
     ranks = world.gather_json(mine, "summary")
     summary = {

@@ -30,10 +30,12 @@ class _Knob(click.Option):
     group = "Options"
 
 
-def config_options(command):
-    """Decorator: give a command one option for every knob of TrainConfig, and --config."""
+def config_options(command, only: tuple[str, ...] | None = None):
+    """Decorator: give a command one option for every knob of TrainConfig (or for those named alone), and --config."""
     types = typing.get_type_hints(TrainConfig)
     for spec in reversed(dataclasses.fields(TrainConfig)):
+        if only is not None and spec.name not in only:
+            continue
         command = click.option(_declaration(spec, types[spec.name]), **_settings(spec, types[spec.name]))(command)
         command.__click_params__[-1].group = spec.metadata["group"]
     return click.option(
@@ -48,7 +50,7 @@ def config_options(command):
 
 def config_from(ctx: click.Context) -> tuple[TrainConfig, dict[str, str]]:
     """The run's config and, for each knob, where its value came from: flag, environment, file or default."""
-    names = [spec.name for spec in dataclasses.fields(TrainConfig)]
+    names = [spec.name for spec in dataclasses.fields(TrainConfig) if spec.name in ctx.params]
     sources = {name: SOURCES[ctx.get_parameter_source(name).name] for name in names}
     return TrainConfig(**{name: ctx.params[name] for name in names}), sources
 
