@@ -30,7 +30,7 @@ _PEER_WORDS = (
 )
 _MISMATCH = "Mismatched "  # Horovod: one rank did an allreduce, another an allgather; other shapes, other types
 
-_doing = ""
+_doing = "before the first step"
 _processes: list[tuple[str, int]] = []
 
 
@@ -50,7 +50,7 @@ def know_processes(processes: list[tuple[str, int]]) -> None:
 
 def place() -> str:
     """``on HOST, in step 6``: for errors."""
-    return f"on {hostname()}{f', {_doing}' if _doing else ''}"
+    return f"on {hostname()}, {_doing}"
 
 
 def _runs(pid: int) -> bool:

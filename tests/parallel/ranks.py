@@ -35,16 +35,20 @@ def launcher_command(launcher: str, np: int) -> list[str]:
     return [str(BIN / "horovodrun"), f"--{launcher}", "--start-timeout", "180", "-np", str(np), "-H", f"localhost:{np}"]
 
 
-def run(command: list[str], *, launcher: str = "alone", np: int = 1, timeout: float = 240, **variables) -> Ended:
-    """Run ``command`` on ``np`` ranks; everything is ended, by process group, when the limit is over."""
+def environment(**variables) -> dict[str, str]:
+    """What a job of a test sees: no variable of another launcher or of our settings, and those given."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("HOROVOD_", "OMPI_", "PMIX_", "HVD_MNIST_"))}
     environ |= {"PATH": f"{BIN}{os.pathsep}{environ['PATH']}", "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
     if "HVD_MNIST_CACHE" in os.environ:
         environ["HVD_MNIST_CACHE"] = os.environ["HVD_MNIST_CACHE"]
-    environ |= {name: str(value) for name, value in variables.items()}
+    return environ | {name: str(value) for name, value in variables.items()}
+
+
+def run(command: list[str], *, launcher: str = "alone", np: int = 1, timeout: float = 240, **variables) -> Ended:
+    """Run ``command`` on ``np`` ranks; everything is ended, by process group, when the limit is over."""
     process = subprocess.Popen(
         [*launcher_command(launcher, np), *command],
-        env=environ,
+        env=environment(**variables),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
