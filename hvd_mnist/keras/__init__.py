@@ -50,7 +50,7 @@ from horovod.tensorflow.mpi_ops import (  # noqa: E402
 )
 
 from hvd_mnist.errors import UsageError  # noqa: E402
-from hvd_mnist.keras import callbacks  # noqa: E402
+from hvd_mnist.keras import callbacks, elastic  # noqa: E402
 from hvd_mnist.keras.broadcast import broadcast_variables  # noqa: E402
 from hvd_mnist.keras.compression import Compression  # noqa: E402
 from hvd_mnist.keras.optimizer import DistributedOptimizer  # noqa: E402
@@ -76,6 +76,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
@@ -99,7 +100,6 @@ __all__ = [
 # What horovod.tensorflow.keras has and this version has not.
 _LATER = (
     "PartialDistributedOptimizer",
-    "elastic",
     "grouped_allgather",
     "grouped_reducescatter",
     "reducescatter",

@@ -143,6 +143,13 @@ class _Exchange:
         self.proof, self.votes = FirstSteps(name), Votes(name)
         self._sums = self._pass = None
 
+    def begin_again(self):
+        """Other ranks than before (elastic.py): prove anew, and forget what was gathered for a step not yet made."""
+        self.proof.begin_again()
+        self.votes.clear()
+        for variable in [*(self._sums or []), *([self._pass] if self._pass is not None else [])]:
+            variable.assign(tf.zeros_like(variable))
+
     def average(self, grads, variables):
         dense, sparse = [], []
         for i, gradient in enumerate(grads):

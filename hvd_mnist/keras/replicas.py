@@ -131,6 +131,11 @@ class FirstSteps:
         with tf.init_scope(), tf.device("/CPU:0"):
             self._applied = tf.Variable(0, dtype=tf.int64, trainable=False, name=f"{name}.applied")
 
+    def begin_again(self) -> None:
+        """Compare the next two applications too: the ranks are others than before."""
+        self.failure = None
+        self._applied.assign(0)
+
     def watch(self, gradients, variables) -> None:
         """Compare ``gradients`` (and, at step 2, ``variables`` as they are before the update) over ranks."""
         import tensorflow as tf
