@@ -20,13 +20,13 @@ from pathlib import Path
 
 from hvd_mnist import __version__, checkpoint
 from hvd_mnist.config import TrainConfig
-from hvd_mnist.console import Console
+from hvd_mnist.console import Console, count
 from hvd_mnist.data import shard, sources
-from hvd_mnist.errors import CheckpointError, NotFinite, UsageError
+from hvd_mnist.errors import CheckpointError, Preempted, UsageError
 from hvd_mnist.faults import Faults
 from hvd_mnist.run_folder import SCHEMA, Records, default_name, write_json
 from hvd_mnist.run_summary import config_record, effective_settings, summary_text, versions
-from hvd_mnist.runtime import devices, ending, traffic, world
+from hvd_mnist.runtime import devices, ending, slurm_requeue, traffic, world
 from hvd_mnist.schedule import Plan, make_optimizer, scaled_rate
 
 
@@ -62,7 +62,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     import hvd_mnist.keras as hvd
     from hvd_mnist import injection, models
     from hvd_mnist.evaluate import Evaluator
-    from hvd_mnist.training_callbacks import Checkpoints, Progress, dropout_streams_of
+    from hvd_mnist.training_callbacks import Checkpoints, Patience, Preemption, Progress, dropout_streams_of
 
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -76,6 +76,9 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     console.log(f"rank {here.rank} of {here.size}, local rank {here.local_rank}, host {here.host}, pid {os.getpid()}")
 
     # -- Shard the data ----------------------------------------------------------------------------------------
+    if config.requeue:
+        world.on_every_rank(lambda: slurm_requeue.check(os.environ) if here.is_root else None, "requeue")
+
     def read_data():
         faults.read_data("step", 0)
         return sources.load(config.data, offline=config.offline, notify=console.say)
@@ -162,6 +165,36 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         log_every=config.log_every,
     )
     averages = hvd.callbacks.MetricAverageCallback()
+    finite = hvd.callbacks.TerminateOnNaN(run / "logs", hint="lower --learning-rate, or raise --warmup-epochs")
+    saves.before_save = finite.check  # what is not finite is not saved
+    patience = Patience(config.patience, **Patience.part_of(found))
+
+    def samples_of(epoch, first):
+        order = shard.epoch_permutation(examples, config.seed, epoch)
+        return lambda number: shard.step_indices(order, first + number, here.rank, here.size, batch)
+
+    def close():
+        records.close()
+        console.close()
+        world.leave()
+        if lock is not None:
+            lock.release()
+
+    def preempted(reason):
+        console.stop_progress()
+        close()
+        if config.requeue and here.is_root:
+            slurm_requeue.requeue(os.environ)
+        raise Preempted(
+            f"stopped after step {progress.step} of {total}: {reason}; {saves.newest()}", _again(config, run)
+        )
+
+    preemption = Preemption(
+        lambda: saves.save(progress.step, None),
+        preempted,
+        folder=run,
+        time_limit=config.time_limit and max(0.0, config.time_limit - (time.time() - born)),
+    )
     injected = [injection.InjectFaults(faults, progress)] if faults else []
     evaluator = Evaluator(
         model,
@@ -177,53 +210,62 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     from hvd_mnist.data.pipeline import batches, data_failure
 
     injection.reach(faults, "step", 0, model)
-    for epoch in range(done // per_epoch, -(-total // per_epoch)):
-        first = max(done - epoch * per_epoch, 0)
-        last = min(per_epoch, total - epoch * per_epoch)
-        if first >= last:
-            continue
-        passes = config.accumulate
-        dataset = batches(
-            arrays.train_images,
-            arrays.train_labels,
-            seed=config.seed,
-            epoch=epoch,
-            first_step=first * passes,
-            steps=(last - first) * passes,
-            rank=here.rank,
-            size=here.size,
-            batch_size=batch,
-            augment=config.augment,
-        )
-        dataset = injection.in_batches(faults, dataset, epoch * per_epoch + first + 1, passes)
-        progress.begin_epoch(epoch, first)
-        saves.begin_epoch(epoch, first, last, passes)
-        try:
-            model.fit(
-                dataset,
-                epochs=epoch + 1,
-                initial_epoch=epoch,
-                verbose=0,
-                shuffle=False,  # the pipeline has done it
-                callbacks=[*injected, averages, proof, progress, saves],
+    with preemption:
+        for epoch in range(done // per_epoch, -(-total // per_epoch)):
+            first = max(done - epoch * per_epoch, 0)
+            last = min(per_epoch, total - epoch * per_epoch)
+            if first >= last:
+                continue
+            if patience.is_over:  # before this job
+                break
+            passes = config.accumulate
+            dataset = batches(
+                arrays.train_images,
+                arrays.train_labels,
+                seed=config.seed,
+                epoch=epoch,
+                first_step=first * passes,
+                steps=(last - first) * passes,
+                rank=here.rank,
+                size=here.size,
+                batch_size=batch,
+                augment=config.augment,
             )
-        except tf.errors.OpError as error:
-            raise hvd.proof_failure(optimizer) or data_failure(error) or error from None
-        _assert_finite(model, here, epoch)
-        step = epoch * per_epoch + last
-        final = step >= total
-        if final or (epoch + 1) % config.evaluate_every == 0:
-            # -- Evaluate: each test example once, the same numbers on every rank ------------------------------
-            ending.doing(f"in the evaluation after step {step}")
-            injection.reach(faults, "evaluate", step, model)
-            evaluation = evaluator()
-            reached = config.target_accuracy is not None and evaluation.accuracy >= config.target_accuracy
-            progress.evaluated(step, evaluation)
-        if final or reached or config.checkpoint_every is None:
-            saves.save(step, evaluation.accuracy if evaluation else None)
-        if reached:
-            console.say(f"target accuracy {config.target_accuracy:.2%} reached at step {step}")
-            break
+            dataset = injection.in_batches(faults, dataset, epoch * per_epoch + first + 1, passes)
+            progress.begin_epoch(epoch, first)
+            saves.begin_epoch(epoch, first, last, passes)
+            finite.sample_ids = samples_of(epoch, first * passes)
+            try:
+                model.fit(
+                    dataset,
+                    epochs=epoch + 1,
+                    initial_epoch=epoch,
+                    verbose=0,
+                    shuffle=False,  # the pipeline has done it
+                    callbacks=[*injected, averages, finite, proof, progress, saves, preemption],
+                )
+            except tf.errors.OpError as error:
+                raise hvd.proof_failure(optimizer) or data_failure(error) or error from None
+            step = epoch * per_epoch + last
+            final = step >= total
+            if final or (epoch + 1) % config.evaluate_every == 0:
+                # -- Evaluate: each test example once, the same numbers on every rank ------------------------------
+                ending.doing(f"in the evaluation after step {step}")
+                injection.reach(faults, "evaluate", step, model)
+                evaluation = evaluator()
+                reached = config.target_accuracy is not None and evaluation.accuracy >= config.target_accuracy
+                progress.evaluated(step, evaluation)
+                patience.evaluated(evaluation.loss)
+                state |= patience.state()
+            if final or reached or patience.is_over or config.checkpoint_every is None:
+                saves.save(step, evaluation.accuracy if evaluation else None)
+            if reached:
+                console.say(f"target accuracy {config.target_accuracy:.2%} reached at step {step}")
+            elif patience.is_over and not final:
+                console.say(f"no better test loss in {count(config.patience, 'evaluation')}: the end at step {step}")
+            if final or reached or patience.is_over:
+                break
+            preemption.act()  # what was asked for in the epoch's last step
     if evaluation is None:
         evaluation = evaluator()
         console.say(f"nothing left to train: step {done} of {total} is done; test accuracy {evaluation.accuracy:.2%}")
@@ -282,12 +324,8 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         write_json(run / "summary.json", summary)
     for text in faults.never_happened():
         print(f"hvd-mnist: rank {here.rank}: --inject {text} never happened", file=sys.stderr, flush=True)
-    records.close()
     console.say(summary_text(summary, run))
-    console.close()
-    world.leave()
-    if lock is not None:
-        lock.release()
+    close()
     return summary
 
 
@@ -356,14 +394,8 @@ def _place(found: dict | None, optimizer, global_batch: int, per_epoch: int, con
     return done
 
 
-def _assert_finite(model, here: world.World, epoch: int) -> None:
-    """After every epoch, agreed on all ranks: a weight that is NaN or infinite stops the job."""
-    import numpy as np
-
-    bad = next((v.path for v in model.trainable_variables if not np.isfinite(np.asarray(v)).all()), None)
-    told = [bad for bad in world.gather_json(bad, "finite") if bad]
-    if told:
-        raise NotFinite(
-            f"{told[0]} is not finite after epoch {epoch + 1}, on {len(told)} of {here.size} ranks",
-            "lower --learning-rate, or raise --warmup-epochs",
-        )
+def _again(config: TrainConfig, run: Path) -> str:
+    """What to type to go on where a preempted run stopped."""
+    if config.resume == "auto" and config.run_dir is not None:
+        return "run the same command again"
+    return f"the same command with --resume auto --run-dir {run}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import keras
@@ -12,6 +13,7 @@ import numpy as np
 from hvd_mnist import checkpoint
 from hvd_mnist.console import Console
 from hvd_mnist.errors import NotFinite
+from hvd_mnist.keras.preemption import PreemptionCallback
 from hvd_mnist.run_folder import Records
 from hvd_mnist.runtime import ending, world
 from hvd_mnist.schedule import Plan
@@ -130,6 +132,7 @@ class Checkpoints(keras.callbacks.Callback):
         super().__init__()
         self.proof, self.during = proof, during
         self.folder, self.state, self.every, self.keep, self.records = folder, state, every, keep, records
+        self.before_save: Callable[[], None] | None = None
         self._saved_at = None
 
     def begin_epoch(self, epoch: int, first: int, last: int, accumulate: int) -> None:
@@ -150,6 +153,8 @@ class Checkpoints(keras.callbacks.Callback):
         """Write a checkpoint now; every rank must call it."""
         if step == self._saved_at:
             return
+        if self.before_save is not None:
+            self.before_save()
         self._saved_at = step
         if accuracy is not None:
             self.state["best_accuracy"] = max(accuracy, self.state["best_accuracy"] or 0.0)
@@ -174,6 +179,46 @@ class Checkpoints(keras.callbacks.Callback):
         saved = world.on_every_rank(write, "checkpoint.save")
         if saved is not None:
             self.records.write("checkpoint", step, seconds=saved.seconds, bytes=saved.bytes)
+
+    def newest(self) -> str:
+        """``saved as step 12``: the last save of this job, in words."""
+        return "nothing was saved" if self._saved_at is None else f"saved at step {self._saved_at}"
+
+
+class Preemption(PreemptionCallback):
+    """Stop and save as asked; in an epoch's last step only after its evaluation, when the trainer calls ``act``."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch + 1 < self.params["steps"]:
+            self.act()
+
+
+class Patience:
+    """Ends training after ``limit`` evaluations in a row without a better test loss; None never does.
+
+    Every rank has the same evaluation, so every rank ends at the same one.
+    """
+
+    def __init__(self, limit: int | None, best_loss: float | None = None, worse_evaluations: int = 0):
+        self.limit, self.best_loss, self.worse = limit, best_loss, worse_evaluations
+
+    @staticmethod
+    def part_of(state: dict | None) -> dict:
+        """What a checkpoint's state says of it; {} where there is none."""
+        return {name: state[name] for name in ("best_loss", "worse_evaluations") if name in (state or {})}
+
+    def state(self) -> dict:
+        """What to save."""
+        return {"best_loss": self.best_loss, "worse_evaluations": self.worse}
+
+    def evaluated(self, loss: float) -> None:
+        """Take in one evaluation."""
+        better = self.best_loss is None or loss < self.best_loss
+        self.best_loss, self.worse = (loss, 0) if better else (self.best_loss, self.worse + 1)
+
+    @property
+    def is_over(self) -> bool:
+        return self.limit is not None and self.worse >= self.limit
 
 
 def _assert_finite(variables, step: int) -> None:
