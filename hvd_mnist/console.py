@@ -1,7 +1,7 @@
 """What people see while a job runs: rank 0 speaks, every rank keeps a log file.
 
 Lines go through ``Console.say``. On a terminal the progress is a moving bar; elsewhere (under a launcher, in a
-log) it is a line every few seconds.
+log) it is a line every few seconds. (mpirun shows its ranks a terminal of its own where there is none.)
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 QUIET_SECONDS = 5.0  # between two progress lines where there is no terminal
@@ -34,10 +34,11 @@ class Console:
         rank: this rank.
         speaks: write to standard output; rank 0 and, on request, all ranks.
         prefix: put before every line, to tell ranks apart when all speak.
+        bar: show a moving bar where standard output is a terminal.
     """
 
-    def __init__(self, rank: int = 0, speaks: bool = True, prefix: str = ""):
-        self.rank, self.speaks, self.prefix = rank, speaks, prefix
+    def __init__(self, rank: int = 0, speaks: bool = True, prefix: str = "", bar: bool = True):
+        self.rank, self.speaks, self.prefix, self.bar = rank, speaks, prefix, bar
         self._log = None
         self._progress = None
         self._total = 0
@@ -83,10 +84,19 @@ class Console:
         rich.print(table)
         self.say(rich.export_text(styles=False).rstrip())
 
+    @contextmanager
+    def progress(self, total: int, done: int = 0, unit: str = "steps"):
+        """A progress display that is gone when an error is shown."""
+        self.start_progress(total, done, unit)
+        try:
+            yield
+        finally:
+            self.stop_progress()
+
     def start_progress(self, total: int, done: int = 0, unit: str = "steps") -> None:
         """Begin a progress display of ``total`` units."""
         self._total = total
-        if not (self.speaks and sys.stdout.isatty()):
+        if not (self.speaks and self.bar and sys.stdout.isatty()):
             return
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

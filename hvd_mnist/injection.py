@@ -11,7 +11,7 @@ from hvd_mnist.runtime import world
 
 
 class InjectFaults(keras.callbacks.Callback):
-    """Faults in training steps. Put it first in the list.
+    """Faults in training steps. Put it behind ``progress``.
 
     Args:
         faults: this rank's.

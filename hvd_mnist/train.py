@@ -48,7 +48,8 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     # -- Join the world ---------------------------------------------------------------------------------------
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's greeting, once per rank, hides our lines
     here = world.join(config.stall_timeout)
-    console = Console(here.rank, here.is_root or config.all_ranks, f"[{here.rank}] " if config.all_ranks else "")
+    prefix = f"[{here.rank}] " if config.all_ranks else ""
+    console = Console(here.rank, here.is_root or config.all_ranks, prefix, bar=here.identity.launcher == "none")
 
     # -- Pin the GPU, take this rank's share of the cores ------------------------------------------------------
     threads = config.threads or devices.my_threads(here.local_size)
@@ -206,11 +207,10 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     )
     evaluation, reached = None, False
     started, cpu_started, traffic_started = time.perf_counter(), time.process_time(), traffic.counters()
-    console.start_progress(total, done)
     from hvd_mnist.data.pipeline import batches, data_failure
 
-    injection.reach(faults, "step", 0, model)
-    with preemption:
+    with preemption, console.progress(total, done):
+        injection.reach(faults, "step", 0, model)
         for epoch in range(done // per_epoch, -(-total // per_epoch)):
             first = max(done - epoch * per_epoch, 0)
             last = min(per_epoch, total - epoch * per_epoch)
@@ -242,7 +242,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
                     initial_epoch=epoch,
                     verbose=0,
                     shuffle=False,  # the pipeline has done it
-                    callbacks=[*injected, averages, finite, proof, progress, saves, preemption],
+                    callbacks=[averages, finite, proof, progress, *injected, saves, preemption],
                 )
             except tf.errors.OpError as error:
                 raise hvd.proof_failure(optimizer) or data_failure(error) or error from None
@@ -269,7 +269,6 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     if evaluation is None:
         evaluation = evaluator()
         console.say(f"nothing left to train: step {done} of {total} is done; test accuracy {evaluation.accuracy:.2%}")
-    console.stop_progress()
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
     network = traffic.since(traffic_started)
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from hvd_mnist import checkpoint
 from hvd_mnist.console import Console
-from hvd_mnist.errors import NotFinite
 from hvd_mnist.keras.preemption import PreemptionCallback
 from hvd_mnist.run_folder import Records
 from hvd_mnist.runtime import ending, world
@@ -163,7 +162,6 @@ class Checkpoints(keras.callbacks.Callback):
         self.proof.check(f"before the save after step {step}")
 
         def write():
-            _assert_finite(self.model.trainable_variables, step)
             if self.folder is None:
                 return self.during(step)
             return checkpoint.save(
@@ -219,9 +217,3 @@ class Patience:
     @property
     def is_over(self) -> bool:
         return self.limit is not None and self.worse >= self.limit
-
-
-def _assert_finite(variables, step: int) -> None:
-    for variable in variables:
-        if not np.isfinite(np.asarray(variable)).all():
-            raise NotFinite(f"{variable.path} is not finite after step {step}", "lower --learning-rate")

@@ -28,7 +28,7 @@ def told(*words, **environ):
 
 def test_defaults():
     answer = told()
-    assert answer["config"] == dataclasses.asdict(TrainConfig())
+    assert answer["config"] == json.loads(json.dumps(dataclasses.asdict(TrainConfig())))
     assert set(answer["sources"].values()) == {"default"}
 
 

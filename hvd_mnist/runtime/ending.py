@@ -2,13 +2,16 @@
 
 A rank that fails must not try to leave politely: Horovod's and MPI's shutdown wait for the other ranks, which
 wait for this one. It writes its line and is gone; the launcher sees the status and stops the rest. A rank that
-only lost another one lingers for a moment, so that launchers hear of the first failure first.
+only lost another one lingers for a moment, so that launchers hear of the first failure first. And a launcher that
+stops the rest after a rank was killed does not know where they stood: rank 0 (or rank 1) says it.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -103,7 +106,8 @@ def end_job_on_error(size: Callable[[], int], rank: Callable[[], int]):
         size, rank: asked when an error has happened; size 0 or 1 lets the error through to the caller.
     """
     try:
-        yield
+        with _saying_when_told_to_stop(size, rank):
+            yield
     except (Exception, SystemExit) as error:
         if size() <= 1:
             raise
@@ -123,3 +127,37 @@ def _status(error: BaseException, shown: BaseException) -> int:
     if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code & 0xFF:
         return error.code & 0xFF
     return shown.exit_status if isinstance(shown, HvdMnistError) else 1
+
+
+@contextmanager
+def _saying_when_told_to_stop(size: Callable[[], int], rank: Callable[[], int]):
+    """SIGTERM is heard by a thread: the main one may stand in a collective, whose end it would wait for."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    handler = signal.signal(signal.SIGTERM, _end_by_sigterm)
+    wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+
+    def listen():
+        while number := os.read(read, 1):
+            if number[0] != signal.SIGTERM:
+                continue
+            if size() > 1 and rank() <= 1:
+                print(f"hvd-mnist: rank {rank()} {place()}: told to stop by SIGTERM", file=sys.stderr, flush=True)
+            if signal.getsignal(signal.SIGTERM) is _end_by_sigterm:  # nobody else makes use of it
+                _end_by_sigterm()
+        os.close(read)
+
+    threading.Thread(target=listen, daemon=True, name="SIGTERM").start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        signal.signal(signal.SIGTERM, handler)
+        os.close(write)
+
+
+def _end_by_sigterm(*_) -> None:
+    os._exit(128 + signal.SIGTERM)
