@@ -22,6 +22,12 @@ again"; statuses from 128 up mean "trying again can work" (the rule of Kubernete
 from __future__ import annotations
 
 
+def printable(text: str, limit: int = 200) -> str:
+    """Foreign text for a message: one line, its middle left out where it is long, nothing that moves a cursor."""
+    text = "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
+    return text if len(text) <= limit else f"{text[: limit // 2]} ... {text[-(limit // 2) :]}"
+
+
 class HvdMnistError(Exception):
     """Base of the tree. ``str(error)`` is the one line that the user sees.
 

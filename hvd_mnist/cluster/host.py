@@ -12,9 +12,10 @@ import unicodedata
 from dataclasses import dataclass
 
 from hvd_mnist.cluster import ranges
-from hvd_mnist.errors import HostFileError, HvdMnistError
+from hvd_mnist.errors import HostFileError, HvdMnistError, printable
 
 MAX_SLOTS = 1024
+MAX_MESSAGE = 400  # characters
 """Most slots that one host may have: more is a port number or a slip of the finger."""
 
 DEFAULT_SLOTS = 1
@@ -96,6 +97,8 @@ class Line:
     number: int = 1
 
     def error(self, column: int, message: str, hint: str | None = None) -> HostFileError:
+        # What was found may be a line without end, or hold what moves a cursor.
+        message, hint = printable(message, MAX_MESSAGE), hint and printable(hint, MAX_MESSAGE)
         return HostFileError(message, hint, source=self.source, line=self.number, column=column + 1, text=self.text)
 
 

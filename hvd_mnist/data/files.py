@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hvd_mnist.errors import DataError
+from hvd_mnist.errors import DataError, printable
 
 # Deflate cannot pack tighter than this: a claim beyond it is a lie, however the file goes on.
 _DEFLATE_LIMIT = 1032
@@ -34,6 +34,11 @@ ARRAYS = {
 def digest(array: np.ndarray) -> str:
     """sha256 of an array's raw bytes in C order, as hex: of the payload of its IDX file if it is uint8."""
     return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+
+
+def first_words(error: Exception) -> str:
+    """What another library says of broken bytes, in one line: it may quote the bytes."""
+    return printable(str(error)) or type(error).__name__
 
 
 def read_idx(path: Path, dimensions: tuple[int, ...] = (1, 3, 4)) -> np.ndarray:
@@ -59,7 +64,7 @@ def read_idx(path: Path, dimensions: tuple[int, ...] = (1, 3, 4)) -> np.ndarray:
             with gzip.GzipFile(fileobj=raw) as unpacked:
                 return _idx_body(path, unpacked, dimensions, at_most=size * _DEFLATE_LIMIT)
     except (EOFError, zlib.error, gzip.BadGzipFile) as wrong:
-        raise DataError(f"{path}: broken gzip file ({wrong})", hint="fetch the file again") from wrong
+        raise DataError(f"{path}: broken gzip file ({first_words(wrong)})", hint="fetch the file again") from wrong
     except OSError as wrong:
         raise DataError(f"{path}: cannot be read ({wrong.strerror or wrong})") from wrong
 
@@ -118,15 +123,17 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
             missing = [key for key, _, _ in ARRAYS.values() if f"{key}.npy" not in held]
             if missing:
                 found = ", ".join(sorted(name.removesuffix(".npy") for name in held)) or "nothing"
-                raise DataError(f"{path}: no array {missing[0]} in it (found {found})")
+                raise DataError(f"{path}: no array {missing[0]} in it (found {printable(found)})")
             for key, _, _ in ARRAYS.values():
                 _check_claim(path, archive, f"{key}.npy")
         with np.load(path, allow_pickle=False) as arrays:
             return {name: arrays[key] for name, (key, _, _) in ARRAYS.items()}
-    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError, struct.error) as wrong:
-        raise DataError(f"{path}: broken or not an .npz file ({wrong})") from wrong
+    except DataError:
+        raise
     except OSError as wrong:
-        raise DataError(f"{path}: cannot be read ({wrong.strerror or wrong})") from wrong
+        raise DataError(f"{path}: cannot be read ({wrong.strerror or first_words(wrong)})") from wrong
+    except Exception as wrong:  # zipfile, zlib and numpy's header parser raise every kind on broken bytes
+        raise DataError(f"{path}: broken or not an .npz file ({first_words(wrong)})") from wrong
 
 
 def _check_claim(path: Path, archive: zipfile.ZipFile, member: str) -> None:
@@ -145,7 +152,8 @@ def _check_claim(path: Path, archive: zipfile.ZipFile, member: str) -> None:
     if dtype.hasobject:
         raise DataError(f"{path}: {member} holds pickled objects, which are never loaded; expected plain numbers")
     if claimed != held or entry.file_size > (entry.compress_size + 64) * _DEFLATE_LIMIT:
-        raise DataError(f"{path}: {member} claims {shape} {dtype} = {claimed} bytes, the entry holds {held}")
+        claim = printable(f"{shape} {dtype}")
+        raise DataError(f"{path}: {member} claims {claim} = {claimed} bytes, the entry holds {held}")
 
 
 def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
