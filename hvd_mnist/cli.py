@@ -31,6 +31,7 @@ COMMANDS = {
     "hosts": ("hvd_mnist.commands.hosts", "hosts", "Check, convert and expand lists of hosts."),
     "whoami": ("hvd_mnist.commands.hosts", "whoami", "Rank, size and launcher of this process, and why."),
     "launch": ("hvd_mnist.commands.launch", "launch", "Start a job on hosts: horovodrun, mpirun, srun or here."),
+    "baseline": ("hvd_mnist.commands.baseline", "baseline", "The older ways: one device, towers, parameter servers."),
     "doctor": ("hvd_mnist.commands.doctor", "doctor", "Can this machine, or can these hosts, train?"),
 }
 
