@@ -111,6 +111,8 @@ def parse(text: str) -> Fault:
     if at == "step" and "step" not in found:
         raise wrong("no time; expected step=S, at=save or at=evaluate")
     step = number("step") if "step" in found else None
+    if at != "step" and step == 0:
+        raise wrong(f"no {'save' if at == 'save' else 'evaluation'} follows step 0", f"--inject {text} without step=0")
     reason = WITHOUT_SENSE.get((kind, "start" if at == "step" and step == 0 else at))
     if reason:
         raise wrong(f"{reason}, so {kind} cannot happen there", "see docs/faults.md")

@@ -137,7 +137,7 @@ def _saying_when_told_to_stop(size: Callable[[], int], rank: Callable[[], int]):
         return
     read, write = os.pipe()
     os.set_blocking(write, False)
-    handler = signal.signal(signal.SIGTERM, _end_by_sigterm)
+    handler = signal.signal(signal.SIGTERM, _leave_it_to_the_thread)
     wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
     def listen():
@@ -146,8 +146,8 @@ def _saying_when_told_to_stop(size: Callable[[], int], rank: Callable[[], int]):
                 continue
             if size() > 1 and rank() <= 1:
                 print(f"hvd-mnist: rank {rank()} {place()}: told to stop by SIGTERM", file=sys.stderr, flush=True)
-            if signal.getsignal(signal.SIGTERM) is _end_by_sigterm:  # nobody else makes use of it
-                _end_by_sigterm()
+            if signal.getsignal(signal.SIGTERM) is _leave_it_to_the_thread:  # nobody else makes use of it
+                os._exit(128 + signal.SIGTERM)
         os.close(read)
 
     threading.Thread(target=listen, daemon=True, name="SIGTERM").start()
@@ -159,5 +159,5 @@ def _saying_when_told_to_stop(size: Callable[[], int], rank: Callable[[], int]):
         os.close(write)
 
 
-def _end_by_sigterm(*_) -> None:
-    os._exit(128 + signal.SIGTERM)
+def _leave_it_to_the_thread(*_) -> None:
+    """Python's handler: without one, the signal would end the process before a word is said."""
