@@ -127,6 +127,17 @@ class TrainConfig:
     )
     all_ranks: bool = knob(False, "let every rank speak on the console, not only rank 0", group="Job")
 
+    # ranks that come and go
+    elastic: bool = knob(
+        False, "go on when ranks are lost, use hosts that join; needs an elastic launcher", group="Elastic"
+    )
+    commit_every: int = knob(
+        10, "steps between commits: what a lost rank costs at most, and where a host joins", group="Elastic", least=1
+    )
+    reset_limit: int = knob(
+        10, "times that ranks may be lost or hosts change before the job fails", group="Elastic", least=0
+    )
+
     # faults on purpose
     allow_faults: bool = knob(False, "allow --inject", group="Faults, to test recovery")
     inject: tuple[str, ...] = knob(
@@ -138,6 +149,10 @@ class TrainConfig:
     def __post_init__(self):
         for spec in dataclasses.fields(self):
             _check(spec, getattr(self, spec.name))
+        for spec in dataclasses.fields(self):
+            lonely = spec.name in ("commit_every", "reset_limit") and getattr(self, spec.name) != spec.default
+            if lonely and not self.elastic:
+                raise UsageError(f"{flag(spec.name)} without --elastic", "--elastic")
         if self.requeue and (self.resume != "auto" or self.run_dir is None):
             raise UsageError(
                 "--requeue runs this command again, which must go on where it stopped", "--resume auto --run-dir DIR"

@@ -25,7 +25,11 @@ def train(ctx, **_):
     """
     config, sources = config_from(ctx)
     from hvd_mnist.runtime.ending import end_job_on_error
-    from hvd_mnist.train import train as run
+
+    if config.elastic:
+        from hvd_mnist.train_elastic import train_elastic as run
+    else:
+        from hvd_mnist.train import train as run
 
     with end_job_on_error(_size, _rank):
         run(config, sources)
