@@ -26,7 +26,7 @@ from hvd_mnist.errors import CheckpointError, Preempted, UsageError
 from hvd_mnist.faults import Faults
 from hvd_mnist.run_folder import SCHEMA, Records, default_name, write_json
 from hvd_mnist.run_summary import config_record, effective_settings, summary_text, versions
-from hvd_mnist.runtime import devices, ending, slurm_requeue, traffic, world
+from hvd_mnist.runtime import agreement, devices, ending, slurm_requeue, traffic, world
 from hvd_mnist.schedule import Plan, make_optimizer, scaled_rate
 
 
@@ -54,8 +54,8 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     # -- Pin the GPU, take this rank's share of the cores ------------------------------------------------------
     threads = config.threads or devices.my_threads(here.local_size)
     gpu = devices.pin(here.local_rank, here.local_size, here.host, threads)
-    _check_same_command(config)
-    _check_own_gpus(here, gpu)
+    check_same_command(config)
+    check_own_gpus(here, gpu)
     faults = Faults(config.inject, here.rank, here.size, here.host)
     import keras
     import tensorflow as tf
@@ -63,6 +63,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     import hvd_mnist.keras as hvd
     from hvd_mnist import injection, models
     from hvd_mnist.evaluate import Evaluator
+    from hvd_mnist.keras.replicas import layout
     from hvd_mnist.training_callbacks import Checkpoints, Patience, Preemption, Progress, dropout_streams_of
 
     if config.deterministic:
@@ -113,9 +114,17 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     )
     optimizer.build(model.trainable_variables)
 
+    agreement.agree(
+        {
+            "data": arrays.sha256,
+            "model": layout(model),
+            "steps": {"steps": total, "steps_per_epoch": per_epoch, "batch": batch},
+        }
+    )
+
     # -- Same start on every rank: the newest complete checkpoint, or rank 0's initial variables ----------------
     def read_checkpoint():
-        return _restore(run / "checkpoints", model, config, console) if here.is_root else None
+        return restore(run / "checkpoints", model, config, console) if here.is_root else None
 
     found = world.root_json(world.on_every_rank(read_checkpoint, "checkpoint"), "resume")
     done = _place(found, optimizer, global_batch, per_epoch, console)
@@ -328,21 +337,15 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     return summary
 
 
-def _check_same_command(config: TrainConfig) -> None:
-    """Ranks that were given different options would wait for each other in the wrong place."""
-    told = world.gather_json([world.hostname(), os.getpid(), dataclasses.asdict(config)], "config")
-    ending.know_processes([(host, pid) for host, pid, _ in told])
-    *_, expected = told[0]
-    for rank, (host, _, found) in enumerate(told):
-        for name, value in found.items():
-            if value != expected[name]:
-                raise UsageError(
-                    f"rank {rank} on {host} has {name}={value}, rank 0 has {name}={expected[name]}",
-                    "give every rank the same command, HVD_MNIST_* variables and config file",
-                )
+def check_same_command(config: TrainConfig) -> None:
+    """Ranks with other options or other code would train apart, or wait for each other in the wrong place."""
+    told = world.gather_json([world.hostname(), os.getpid()], "processes")
+    ending.know_processes([(host, pid) for host, pid in told])
+    agreement.agree({**agreement.software(), "setting": dataclasses.asdict(config)})
 
 
-def _check_own_gpus(here: world.World, gpu: int | None) -> None:
+def check_own_gpus(here: world.World, gpu: int | None) -> None:
+    """No two ranks train on one GPU."""
     mask = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     claim = mask[gpu] if gpu is not None and gpu < len(mask) and mask != [""] else str(gpu)
     told = world.gather_json([here.host, claim if gpu is not None else None], "gpus")
@@ -353,7 +356,7 @@ def _check_own_gpus(here: world.World, gpu: int | None) -> None:
             raise UsageError(shared, "unset CUDA_VISIBLE_DEVICES, or list one GPU for each rank in it")
 
 
-def _restore(folder: Path, model, config: TrainConfig, console: Console) -> dict | None:
+def restore(folder: Path, model, config: TrainConfig, console: Console) -> dict | None:
     """On rank 0: the state of the newest complete checkpoint, read into ``model``; None for a fresh start."""
     if config.resume == "never":
         if checkpoint.candidates(folder):
@@ -366,6 +369,11 @@ def _restore(folder: Path, model, config: TrainConfig, console: Console) -> dict
         console.say(f"no complete checkpoint in {folder}: starting at step 0")
         return None
     state = checkpoint.load_state(found.path)
+    if "samples" in state and not config.elastic:
+        raise CheckpointError(
+            f"{found.path} is of an elastic run, whose steps had different numbers of examples",
+            "--elastic, with or without other ranks",
+        )
     for name in ("model", "optimizer", "seed"):
         if state[name] != getattr(config, name):
             raise CheckpointError(

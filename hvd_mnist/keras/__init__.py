@@ -55,6 +55,7 @@ from hvd_mnist.keras.broadcast import broadcast_variables  # noqa: E402
 from hvd_mnist.keras.compression import Compression  # noqa: E402
 from hvd_mnist.keras.optimizer import DistributedOptimizer  # noqa: E402
 from hvd_mnist.keras.replicas import proof_failure  # noqa: E402
+from hvd_mnist.runtime.agreement import agree as _agree  # noqa: E402
 
 __all__ = [
     "Adasum",
@@ -64,6 +65,7 @@ __all__ = [
     "ProcessSet",
     "Sum",
     "add_process_set",
+    "agree",
     "allgather",
     "allreduce",
     "broadcast",
@@ -150,6 +152,20 @@ def allgather(value, name=None):
 def broadcast(value, root_rank, name=None):
     """The root's value on every rank."""
     return _hvd.broadcast(_tf.convert_to_tensor(value), root_rank, name=name)
+
+
+def agree(**facts):
+    """Before training: stop every rank with one error where the ranks do not have the same.
+
+    Args:
+        facts: {name: value} under any of ``version``, ``code``, ``setting``, ``data``, ``model``, ``steps``, as in
+            ``agree(data={"train": sha256}, steps={"steps": 100})``. Every rank must call it.
+
+    Raises:
+        EnvironmentUnfit, UsageError, DataError, ReplicasDiffer: by the first aspect that differs; rank 0 has printed
+            a table of what differs where.
+    """
+    _agree(facts)
 
 
 def broadcast_global_variables(root_rank):

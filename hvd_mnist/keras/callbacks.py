@@ -16,7 +16,8 @@ from hvd_mnist.errors import UsageError
 from hvd_mnist.keras.broadcast import broadcast_variables
 from hvd_mnist.keras.nan import TerminateOnNaN
 from hvd_mnist.keras.preemption import PreemptionCallback
-from hvd_mnist.keras.replicas import ReplicaCheckCallback, is_distributed
+from hvd_mnist.keras.replicas import ReplicaCheckCallback, is_distributed, layout
+from hvd_mnist.runtime.agreement import agree, software
 
 __all__ = [
     "BestModelCheckpoint",
@@ -35,7 +36,8 @@ class BroadcastGlobalVariablesCallback(ReplicaCheckCallback):
 
     Horovod's own callback broadcasts after the first batch, when variables surely exist; by then each rank
     has made a step of its own. Here the variables are made to exist first: a model that ``fit`` has not built
-    yet is built by tracing the training step, which creates every variable and runs nothing.
+    yet is built by tracing the training step, which creates every variable and runs nothing. Before anything, all
+    ranks compare versions, code, model, steps and epochs (``hvd_mnist.runtime.agreement``): a difference is one error.
 
     Args:
         root_rank: the rank whose values all get.
@@ -56,13 +58,21 @@ class BroadcastGlobalVariablesCallback(ReplicaCheckCallback):
     def on_train_begin(self, logs=None):
         if self.broadcast_done:
             return
+        built = self.model.built and bool(self.model.trainable_variables)
+        agree(
+            {
+                **software(script=True),
+                "model": layout(self.model) if built else {},
+                "steps": {"steps": self.params.get("steps"), "epochs": self.params.get("epochs")},
+            }
+        )
         if hvd.size() > 1 and not is_distributed(self.model.optimizer):
             warnings.warn(
                 "the model's optimizer is not an hvd.DistributedOptimizer: unless your own train_step averages "
                 "gradients, every rank trains alone",
                 stacklevel=2,
             )
-        if self.model.built and self.model.trainable_variables:
+        if built:
             self.broadcast()
         else:
             self._broadcast_when_built()

@@ -21,6 +21,8 @@ from hvd_mnist.keras.replicas import is_distributed
 from hvd_mnist.keras.votes import votes_of
 from hvd_mnist.runtime import world
 
+VARIABLE = "a variable"
+
 
 class TerminateOnNaN(keras.callbacks.Callback):
     """Belongs on every rank, in the place of Keras' own, which would stop one rank and leave the others waiting.
@@ -62,7 +64,7 @@ class TerminateOnNaN(keras.callbacks.Callback):
     def check(self) -> None:
         """Ask all ranks, and look through the variables; every rank must call it."""
         if self.finding is None and self._first_variable() is not None:
-            self._found("a variable", None)
+            self._found(VARIABLE, None)
         told = world.gather_json(self.finding, "TerminateOnNaN")
         found = [finding for finding in told if finding is not None]
         if found:
@@ -108,10 +110,13 @@ def in_words(found: list[dict]) -> str:
     Args:
         found: of each rank that found something: rank, host, step, what, first_variable, and perhaps file.
     """
-    first = min(finding["step"] for finding in found)
-    ranks = [finding for finding in found if finding["step"] == first]
+
+    def when(finding):
+        return finding["step"], finding["what"] == VARIABLE  # a rank's own loss comes before everybody's variables
+
+    ranks = [finding for finding in found if when(finding) == min(map(when, found))]
     one = ranks[0]
-    line = f"{one['what']} is not finite on rank {one['rank']}, {one['host']}, at step {first}"
+    line = f"{one['what']} is not finite on rank {one['rank']}, {one['host']}, at step {one['step']}"
     if len(ranks) > 1:
         line += f" (and on {len(ranks) - 1} more: the variables were not finite before)"
     if one["first_variable"]:

@@ -14,6 +14,7 @@ are meant to differ, such as the state of dropout and the moving statistics of b
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Sequence
 
@@ -111,6 +112,15 @@ def _spread(array: np.ndarray) -> float:
 def values(variables) -> list[tuple[str, np.ndarray]]:
     """(path, value) of Keras or TensorFlow variables."""
     return [(getattr(v, "path", None) or v.name, np.asarray(v)) for v in variables]
+
+
+def layout(model) -> dict[str, str]:
+    """{path: "shape dtype"} of a model's variables, without the numbers that Keras counts up in one process."""
+    described: dict[str, str] = {}
+    for place, variable in enumerate(model.variables):
+        path = re.sub(r"_\d+(?=[_/]|$)", "", variable.path)
+        described[f"{place} {path}"] = f"{tuple(variable.shape)} {variable.dtype}"
+    return described
 
 
 class FirstSteps:

@@ -120,6 +120,13 @@ def join(stall_timeout: int | None = None, **init_arguments) -> World:
     )
 
 
+def rank() -> int:
+    """This process's rank; ``join`` has been called."""
+    import horovod.tensorflow as hvd
+
+    return hvd.rank()
+
+
 def hostname() -> str:
     """This host's name, as errors and logs give it."""
     return socket.gethostname()
