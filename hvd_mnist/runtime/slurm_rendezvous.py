@@ -89,7 +89,7 @@ def meet(environ: Mapping[str, str], identity: Identity, limit: float = LIMIT_SE
             f"{me}: the step's first node {here.nodes[0]} has no address: {error}",
             "the nodes' names must be in DNS or /etc/hosts on all of them",
         ) from None
-    port = _host(here, me) if identity.rank == 0 else _find(here, address, me, limit)
+    port = _host(here, address, me) if identity.rank == 0 else _find(here, address, me, limit)
     cross_rank, cross_size = here.cross(identity.local_rank)
     return {
         "HOROVOD_RANK": str(identity.rank),
@@ -109,14 +109,19 @@ def meet(environ: Mapping[str, str], identity: Identity, limit: float = LIMIT_SE
     }
 
 
-def _host(here: Meeting, me: str) -> int:
-    """Serve Horovod's rendezvous on the first free port until this process ends; the port."""
+def _host(here: Meeting, address: str, me: str) -> int:
+    """Serve Horovod's rendezvous on the first free port until this process ends; the port.
+
+    It asks nobody who he is, so it listens on the address that the others are told alone. Where this node's own name
+    means loopback (127.0.1.1 in Debian's /etc/hosts), other nodes know it by another address: then on all.
+    """
     from horovod.runner.common.util.hosts import SlotInfo
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
+    everywhere = len(here.nodes) > 1 and ipaddress.ip_address(address).is_loopback
     for port in here.ports:
         with contextlib.suppress(OSError):
-            server = RendezvousHTTPServer(("", port), RendezvousHandler, 0)
+            server = RendezvousHTTPServer(("" if everywhere else address, port), RendezvousHandler, 0)
             break
     else:
         raise WorldError(

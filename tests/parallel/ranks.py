@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,8 +44,9 @@ def environment(**variables) -> dict[str, str]:
     return environ | {name: str(value) for name, value in variables.items()}
 
 
-def run(command: list[str], *, launcher: str = "alone", np: int = 1, timeout: float = 240, **variables) -> Ended:
-    """Run ``command`` on ``np`` ranks; everything is ended, by process group, when the limit is over."""
+@contextmanager
+def started(command: list[str], *, launcher: str = "alone", np: int = 1, **variables):
+    """``command`` on ``np`` ranks as a running ``Popen``; all of it is ended when the block is left."""
     process = subprocess.Popen(
         [*launcher_command(launcher, np), *command],
         env=environment(**variables),
@@ -57,14 +58,21 @@ def run(command: list[str], *, launcher: str = "alone", np: int = 1, timeout: fl
         cwd=ROOT,
     )
     try:
-        output, _ = process.communicate(timeout=timeout)
-        return Ended(process.returncode, output)
-    except subprocess.TimeoutExpired:
-        end_tree(process.pid)
-        output, _ = process.communicate()
-        return Ended(124, f"{output}\nended by the test after {timeout} s")
+        yield process
     finally:
         end_tree(process.pid)
+
+
+def run(command: list[str], *, launcher: str = "alone", np: int = 1, timeout: float = 240, **variables) -> Ended:
+    """Run ``command`` on ``np`` ranks to its end, or for ``timeout`` seconds (status 124)."""
+    with started(command, launcher=launcher, np=np, **variables) as process:
+        try:
+            output, _ = process.communicate(timeout=timeout)
+            return Ended(process.returncode, output)
+        except subprocess.TimeoutExpired:
+            end_tree(process.pid)
+            output, _ = process.communicate()
+            return Ended(124, f"{output}\nended by the test after {timeout} s")
 
 
 def end_tree(pid: int) -> None:
