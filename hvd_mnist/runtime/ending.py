@@ -16,8 +16,10 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import contextmanager
+from pathlib import Path
 
 from hvd_mnist.errors import HvdMnistError, PeerLost, WorldError
+from hvd_mnist.runtime import stall, world
 from hvd_mnist.runtime.world import hostname
 
 LINGER_SECONDS = 2.0  # of a rank that lost another one
@@ -35,12 +37,31 @@ _MISMATCH = "Mismatched "  # Horovod: one rank did an allreduce, another an allg
 
 _doing = "before the first step"
 _processes: list[tuple[str, int]] = []
+_watch: stall.Watch | None = None
 
 
 def doing(what: str) -> None:
     """Say where this rank stands ("in step 6"); an error will name it."""
     global _doing
     _doing = what
+    if _watch is not None:
+        _watch.moved()
+
+
+def watch(folder: Path, rank: int, size: int, seconds: float) -> None:
+    """From now on, standing still for so many seconds writes this rank's stacks into ``FOLDER/rank-R.log``."""
+    global _watch
+    stop_watching()
+    _watch = stall.Watch(folder, rank, size, seconds)
+    _watch.start()
+
+
+def stop_watching() -> None:
+    """The work that can stall is done."""
+    global _watch
+    if _watch is not None:
+        _watch.stop()
+        _watch = None
 
 
 def know_processes(processes: list[tuple[str, int]]) -> None:
@@ -64,9 +85,9 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def _lost_ranks() -> str:
+def _lost_ranks(patience: float = _NOTICE_SECONDS) -> str:
     """``rank 1 (process 123 on HOST is gone)``, of ranks on this host; "" where none is seen to be gone."""
-    until = time.monotonic() + _NOTICE_SECONDS
+    until = time.monotonic() + patience
     while True:
         gone = [
             f"rank {rank} (process {pid} on {host} is gone)"
@@ -111,7 +132,9 @@ def end_job_on_error(size: Callable[[], int], rank: Callable[[], int]):
     except (Exception, SystemExit) as error:
         if size() <= 1:
             raise
-        shown = translated(error)
+        if _watch is not None:
+            _watch.waited(stall.collective_in(error, world.last_gathered), error)
+        shown = _with_report(translated(error))
         known = isinstance(shown, HvdMnistError)
         if not known:
             traceback.print_exc()
@@ -121,6 +144,16 @@ def end_job_on_error(size: Callable[[], int], rank: Callable[[], int]):
         if isinstance(shown, PeerLost):
             time.sleep(LINGER_SECONDS)
         os._exit(_status(error, shown))
+
+
+def _with_report(error: BaseException) -> BaseException:
+    """A lost peer whose process is still there has stalled: name it, and show where it stands."""
+    if _watch is None or not isinstance(error, PeerLost) or "is gone" in error.message:
+        return error
+    line, stacks = _watch.report([host for host, _ in _processes])
+    if stacks:
+        print(stacks, end="", file=sys.stderr, flush=True)
+    return PeerLost(f"stalled: {line}", "the same command again, once that is mended") if line else error
 
 
 def _status(error: BaseException, shown: BaseException) -> int:
@@ -145,7 +178,9 @@ def _saying_when_told_to_stop(size: Callable[[], int], rank: Callable[[], int]):
             if number[0] != signal.SIGTERM:
                 continue
             if size() > 1 and rank() <= 1:
-                print(f"hvd-mnist: rank {rank()} {place()}: told to stop by SIGTERM", file=sys.stderr, flush=True)
+                lost = _lost_ranks(0)
+                why = f"; lost {lost}" if lost else ""
+                print(f"hvd-mnist: rank {rank()} {place()}: told to stop by SIGTERM{why}", file=sys.stderr, flush=True)
             if signal.getsignal(signal.SIGTERM) is _leave_it_to_the_thread:  # nobody else makes use of it
                 os._exit(128 + signal.SIGTERM)
         os.close(read)

@@ -40,7 +40,7 @@ OPTIONS = ["--data", "sample", "--model", "mlp", "--global-batch", "400", "--ste
 WHEN = {"start": "step=0", "step": "step=6", "save": "at=save,step=8", "evaluate": "at=evaluate,step=10"}
 PLACE = {
     "start": r"before the first step",
-    "step": r"in step 6\b|after step 6\b",
+    "step": r"(in|at|after) step 6\b",
     "save": r"in the save after step 8\b|before the save after step 8\b",
     "evaluate": r"in the evaluation after step 10\b",
 }
@@ -234,7 +234,7 @@ def unsaid(job: Job, cell: Cell) -> list[str]:
     tail = "\n".join([text for _, text in job.lines if "injecting" not in text][-LAST_LINES:])
     wanted = {"error": expected.words}
     if cell.kind != "slow":
-        wanted["rank and host"] = rf"rank {cell.rank} (on|\(process \d+ on) {re.escape(socket.gethostname())}\b"
+        wanted["rank and host"] = rf"rank {cell.rank}(,| on| \(process \d+ on) {re.escape(socket.gethostname())}\b"
         wanted["step"] = r"step \d+" if expected.anywhere_later else PLACE[cell.moment]
     return [f"the last lines do not say: {what}" for what, words in wanted.items() if not re.search(words, tail)]
 
