@@ -7,8 +7,10 @@ at a comment, so it gets a list that is merged and clean; it turns ssh's check o
 
 from __future__ import annotations
 
+import shlex
+
 from hvd_mnist.errors import EnvironmentUnfit, LaunchError
-from hvd_mnist.launch.job import Job, Mpi, Site
+from hvd_mnist.launch.job import Elastic, Job, Mpi, Site
 
 TAG = r"^\[(\d+)\]<std(?:out|err)>:"
 
@@ -27,6 +29,8 @@ def words(job: Job, site: Site, mpi: Mpi | None) -> tuple[list[str], list[str]]:
     ipv6 = next((host.name for host in job.placement.hosts if ":" in host.name), None)
     if ipv6:
         raise LaunchError(f"horovodrun cannot be given the IPv6 address {ipv6}", "give the host a name in /etc/hosts")
+    if job.elastic:
+        return _elastic_words(job, job.elastic, site)
     hosts = ",".join(f"{host.name}:{count}" for host, count in job.host_counts)
     argv = [site.horovodrun, "--mpi" if mpi else "--gloo", "-np", str(job.size), "-H", hosts]
     reasons = [f"hosts: {hosts}, each with the ranks that it holds (horovodrun starts one rank for each slot)"]
@@ -36,6 +40,24 @@ def words(job: Job, site: Site, mpi: Mpi | None) -> tuple[list[str], list[str]]:
     if mpi:
         argv += _mpi_words(job, site, mpi, reasons)
     return argv, reasons
+
+
+def _elastic_words(job: Job, elastic: Elastic, site: Site) -> tuple[list[str], list[str]]:
+    interface = site.route().interface if site.route and site.remote(job) else elastic.interface
+    argv = [site.horovodrun, "--gloo", "-np", str(elastic.start), "--min-np", str(elastic.least)]
+    if elastic.most:
+        argv += ["--max-np", str(elastic.most)]
+    argv += ["--host-discovery-script", shlex.quote(elastic.script), "--slots-per-host", "1"]  # it goes to a shell
+    argv += ["--reset-limit", str(elastic.reset_limit)]
+    argv += ["--blacklist-cooldown-range", *map(str, elastic.cooldown)]
+    argv += ["--network-interfaces", interface, "--start-timeout", str(start_seconds(len(job.placement.hosts)))]
+    most = f"{elastic.most} at most" if elastic.most else "every slot that there is"
+    return argv, [
+        f"elastic: starts when {elastic.start} slots are there, goes on with {elastic.least} or more, uses {most}",
+        f"elastic: a host where a rank failed is left out for {elastic.cooldown[0]} to {elastic.cooldown[1]} s, longer"
+        f" each time; after {elastic.reset_limit} changes of ranks the job fails",
+        f"network: {interface} (given, since Horovod would else wait for a second host)",
+    ]
 
 
 def _mpi_words(job: Job, site: Site, mpi: Mpi, reasons: list[str]) -> list[str]:
@@ -50,13 +72,7 @@ def _mpi_words(job: Job, site: Site, mpi: Mpi, reasons: list[str]) -> list[str]:
         return []
     # horovodrun writes -x for every variable, the allow-root flag and binding itself.
     more = [*mpirun.prefix_words(job, site, mpi, reasons), *mpirun.remote_words(job, site, mpi, reasons, False)]
-    return [f"--mpi-args={' '.join(map(_quoted, more))}"]
-
-
-def _quoted(word: str) -> str:
-    import shlex
-
-    return shlex.quote(word)
+    return [f"--mpi-args={' '.join(map(shlex.quote, more))}"]
 
 
 def start_seconds(hosts: int) -> int:

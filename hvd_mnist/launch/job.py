@@ -21,6 +21,27 @@ class Ssh:
 
 
 @dataclass(frozen=True)
+class Elastic:
+    """A job whose ranks come and go.
+
+    Attributes:
+        script: program that prints the hosts that there are, absolute path.
+        start, least, most: ranks to wait for at the start, to go on with, and to use at most (None: every slot).
+        reset_limit: times that ranks may change before the job fails.
+        cooldown: seconds (shortest, longest) for which a host is left out after a rank failed there.
+        interface: network interface while all hosts are this machine.
+    """
+
+    script: str
+    start: int
+    least: int
+    most: int | None
+    reset_limit: int
+    cooldown: tuple[int, int]
+    interface: str = "lo"
+
+
+@dataclass(frozen=True)
 class Job:
     """What is wanted.
 
@@ -33,6 +54,7 @@ class Job:
         prefix: folder of the MPI installation on the hosts, "auto", or None for no --prefix.
         hosts_from: where the host list came from: "-H", a file, "slurm" or "here".
         notes: rules that reading the host list applied.
+        elastic: ranks come and go; ``placement`` is that of the start.
     """
 
     words: tuple[str, ...]
@@ -44,6 +66,7 @@ class Job:
     prefix: str | None = "auto"
     hosts_from: str = "-H"
     notes: tuple[str, ...] = ()
+    elastic: Elastic | None = None
 
     @property
     def size(self) -> int:
@@ -125,6 +148,7 @@ class Command:
         tag: regular expression of the mark that the launcher puts before a rank's line, rank as its first group;
             with ^ where it stands at the start alone; None where there is one rank and no mark.
         reach: hosts that must be reachable over ssh before the start.
+        elastic: a rank that fails is no failure of the job.
     """
 
     launcher: str
@@ -139,3 +163,4 @@ class Command:
     ssh: Ssh = field(default_factory=Ssh)
     python: str = ""
     folder: str = ""
+    elastic: bool = False

@@ -38,6 +38,7 @@ def plan(job: Job, site: Site) -> Command:
         ssh=login,
         python=site.python,
         folder=site.cwd,
+        elastic=job.elastic is not None,
     )
 
 
@@ -64,7 +65,8 @@ def _by_mpirun(job: Job, site: Site, ranks: dict[str, str], login: Ssh) -> Comma
 
 
 def _by_horovodrun(job: Job, site: Site, ranks: dict[str, str], login: Ssh) -> Command:
-    mpi, remote = site.mpi() if job.backend == "mpi" else None, bool(site.remote(job))
+    # To an elastic job, hosts that are not this machine may come later.
+    mpi, remote = site.mpi() if job.backend == "mpi" else None, bool(site.remote(job) or job.elastic)
     argv, why = horovodrun.words(job, site, mpi)
     argv += _rank_words(job, site, remote)
     env, cwd = dict(ranks), site.cwd
@@ -94,6 +96,14 @@ def choose_launcher(job: Job, site: Site) -> tuple[str, str]:
         LaunchError: the one that was asked for does not fit the hosts, or none is there.
     """
     remote = site.remote(job)
+    if job.elastic:
+        if job.launcher not in ("auto", "horovodrun") or job.backend != "gloo":
+            raise LaunchError(
+                f"--host-discovery-script with --launcher {job.launcher} --backend {job.backend}: only horovodrun over"
+                " Gloo lets ranks come and go",
+                "leave out --launcher and --backend, or use --max-restarts",
+            )
+        return "horovodrun", "it alone lets ranks come and go"
     if job.launcher == "local" and remote:
         raise LaunchError(
             f"--launcher local runs on this machine alone, and {remote[0].name} is another host",
@@ -115,7 +125,7 @@ def choose_launcher(job: Job, site: Site) -> tuple[str, str]:
 def _rank_words(job: Job, site: Site, remote: bool) -> tuple[str, ...]:
     """What each rank runs: the guard, and in it the job's words."""
     options = []
-    if remote and site.route().subnet:
+    if remote and site.route and site.route().subnet:
         options += ["--subnet", site.route().subnet]
     if remote:
         options += ["--chdir", site.cwd]

@@ -54,7 +54,8 @@ def run(command: Command, log_dir: str | None = None, timeout: float | None = No
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _raise_stopped)
         process = _start(command)
-        ended = watcher.watch(process, time.monotonic() + timeout if timeout else None, alone=ALONE_SECONDS)
+        alone = None if command.elastic else ALONE_SECONDS
+        ended = watcher.watch(process, time.monotonic() + timeout if timeout else None, alone=alone)
     except KeyboardInterrupt:
         stopped = signal.SIGINT
     except _Stopped as error:
@@ -75,7 +76,9 @@ def run(command: Command, log_dir: str | None = None, timeout: float | None = No
         return 128 + stopped
     if late:
         raise LaunchError(late, "a larger --timeout, or fewer --epochs")
-    if process.returncode == 0 and not watcher.endings:
+    if process.returncode == 0 and (command.elastic or not watcher.endings):
+        for ending in watcher.endings:
+            print(f"hvd-mnist: the job went on without it: {ending.text(ours=True)}", file=sys.stderr, flush=True)
         return 0
     raise watcher.error(process.returncode)
 
@@ -224,10 +227,12 @@ class _Watcher:
     def error(self, status: int) -> Exception:
         """What is to be raised for a job that failed; the first failing rank's last lines are shown before."""
         first = failure.first_failure(self.endings)
+        if self.command.elastic and self.endings:  # the job outlived the first ones
+            first = next((ending for ending in reversed(self.endings) if not ending.told), first)
         if first is None and self.command.tag is None:
             first = failure.Ending(0, os.uname().nodename, status if status > 0 else 128 - status, False)
         lost = failure.lost_hosts(self.command.launcher, self.endings, self.launcher_said, self.command.placement)
-        if lost and (first is None or first.told or first.status == PeerLost.exit_status):
+        if lost and not self.command.elastic and (first is None or first.told or first.status == PeerLost.exit_status):
             return PeerLost(
                 f"lost {', '.join(lost)} in mid-job: its connection ended, and its ranks said nothing",
                 f"is it up? then run the same command again (the launcher's words: {self.logs.path(None)})",
