@@ -145,3 +145,59 @@ def ring(ctx, ranks, hosts, **_):
 
 def _names(hosts: str | None) -> list[str]:
     return [name.strip() for name in (hosts or "").split(",") if name.strip()]
+
+
+@baseline.command("parameter-server", cls=GroupedHelp)
+@knobs
+@click.option(
+    "--sync/--async", "synchronous", default=True, show_default=True, help="wait for all gradients, or for none"
+)
+@click.option("--ps", type=click.IntRange(min=1), default=1, show_default=True, help="ps tasks to start")
+@click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True, help="workers to start")
+@click.option("-H", "--hosts", metavar="HOST,...", help="start the tasks over ssh on these hosts, in turn, ps first")
+@click.option("--backup-workers", type=click.IntRange(min=0), default=0, help="workers that --sync does not wait for")
+@click.option(
+    "--placement", type=click.Choice(["round-robin", "by-size"]), default="round-robin", show_default=True,
+    help="how the parts of variables are dealt out to the ps tasks",
+)  # fmt: skip
+@click.option(
+    "--largest-shard", type=click.IntRange(min=4), default=1 << 20, show_default=True,
+    help="bytes; larger variables are cut into parts",
+)  # fmt: skip
+@click.option("--slow-worker", metavar="WORKER:SECONDS", callback=_tower_and_seconds, help="let one wait in every step")
+@click.option("--job-name", type=click.Choice(["ps", "worker"]), help="be one task, of a cluster started by hand")
+@click.option("--task-index", type=click.IntRange(min=0), default=0, show_default=True, help="which of its job")
+@_addresses("--ps-hosts")
+@_addresses("--worker-hosts")
+@click.pass_context
+def parameter_server(ctx, ps, workers, hosts, job_name, task_index, ps_hosts, worker_hosts, **_):
+    """Variables in ps tasks; every worker pulls weights and pushes gradients. Synchronous or not.
+
+    \b
+    hvd-mnist baseline parameter-server --sync --workers 2 --epochs 1
+    hvd-mnist baseline parameter-server --async --ps 2 --workers 3 --epochs 1
+    hvd-mnist baseline parameter-server --job-name ps --task-index 0 --ps-hosts a:2222 --worker-hosts b:2222,c:2222
+    """
+    config, sources = config_from(ctx)
+    _quiet()
+    from hvd_mnist.baselines import ps_start, tasks
+    from hvd_mnist.baselines.ps_mode import Mode
+
+    told = ctx.params
+    mode = Mode(
+        told["synchronous"], told["backup_workers"], told["placement"], told["largest_shard"], told["slow_worker"]
+    )
+    tasks.end_with_starter()
+    if job_name is None:
+        mode.check(workers)
+        return ps_start.train(config, mode, ps, workers, _names(hosts))
+    cluster = {"ps": ps_hosts, "worker": worker_hosts}
+    for job in ("ps", "worker"):
+        tasks.check_task(cluster, job, task_index if job == job_name else 0)
+    mode.check(len(worker_hosts))
+    from hvd_mnist.baselines import parameter_server as server
+
+    if job_name == "ps":
+        server.serve(cluster, task_index, config.threads, config.stall_timeout)
+    else:
+        server.work_on(config, cluster, task_index, mode, sources)
