@@ -81,7 +81,7 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
         knob_sources: for each knob, where its value came from; recorded in config.json.
 
     Returns:
-        The summary, as in RUN/summary.json, the same on every rank that is there at the end.
+        The summary, as in RUN/summary.json (rank 0's: counts of comparisons are those of each rank's own time).
 
     Raises:
         HvdMnistError: one of the tree; PeerLost after more resets than ``reset_limit``.
@@ -313,7 +313,9 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
             }
             state.changes = (*state.changes, change)
             records.write("reset", **change)
-            console.say(f"training again, {change['seconds']:.1f} s after the last step with {mine.size} ranks")
+            console.say(
+                f"training again, {change['seconds']:.1f} s after the last step with {count(mine.size, 'rank')}"
+            )
         mine.stepped_at, mine.step, mine.size, mine.was_reset = time.monotonic(), state.step, here.size, False
 
     def read_newest(here, run, console):

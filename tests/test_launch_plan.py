@@ -18,7 +18,7 @@ from hvd_mnist.cluster.hostfile import filter_hosts, parse_hostfile, parse_hosts
 from hvd_mnist.cluster.placement import place
 from hvd_mnist.errors import EnvironmentUnfit, LaunchError, UsageError
 from hvd_mnist.launch import show, ssh
-from hvd_mnist.launch.job import Job, Mpi, Route, Site, Ssh
+from hvd_mnist.launch.job import Elastic, Job, Mpi, Route, Site, Ssh
 from hvd_mnist.launch.plan import choose_launcher, plan
 
 GOLDEN = Path(__file__).parent / "golden" / "launch"
@@ -66,6 +66,7 @@ def a_job(hosts="h1:4,h2:4", np=None, spread=False, **over) -> Job:
     return Job(**{"words": words, "placement": place(hosts, np, spread), "notes": hosts.notes, **over})
 
 
+ELASTIC = Elastic("/home/ann/my hosts.sh", start=2, least=1, most=4, reset_limit=10, cooldown=(10, 300))
 IN_SLURM = {"environ": {**ENVIRON, **SLURM}, "in_slurm": True, "local": frozenset()}
 HALF = filter_hosts(parse_hosts("h1:4,h2:4"), exclude="h2:0,1")
 CASES = {
@@ -79,6 +80,8 @@ CASES = {
     "horovodrun-user-port-key": (a_job("h1:1,ann@h2:1", ssh=Ssh(None, 2222, "/home/ann/my key")), a_site()),
     "horovodrun-secret": (a_job(exports=("AWS_SECRET_ACCESS_KEY", "MODE=a b")), a_site()),
     "horovodrun-folder-with-a-space": (a_job(), a_site(cwd="/home/ann/my mnist; x")),
+    "horovodrun-elastic": (a_job("h1:1,h2:1", elastic=ELASTIC), a_site()),
+    "horovodrun-elastic-here": (a_job("localhost:2", elastic=replace(ELASTIC, most=None)), a_site(route=None)),
     "horovodrun-mpi": (a_job(backend="mpi"), a_site(is_root=True)),
     "openmpi-4-here": (a_job("localhost:2", launcher="mpirun"), a_site()),
     "openmpi-4-root": (a_job(launcher="mpirun"), a_site(is_root=True)),
@@ -178,6 +181,8 @@ def test_choice_of_the_launcher(job, site, expected):
         (a_job("h1:1,[fd00::1]:1"), a_site(), LaunchError, "fd00::1", "/etc/hosts"),
         (a_job("h1:1,[fd00::1]:1", launcher="mpirun"), a_site(), LaunchError, "fd00::1", "/etc/hosts"),
         (a_job("ann@h2:1,bob@h3:1"), a_site(), LaunchError, "h2: ann, h3: bob", "~/.ssh/config"),
+        (a_job(launcher="srun", elastic=ELASTIC), a_site(), LaunchError, "horovodrun over Gloo", "--max-restarts"),
+        (a_job(backend="mpi", elastic=ELASTIC), a_site(), LaunchError, "--backend mpi", "--max-restarts"),
         (a_job(backend="mpi"), a_site("openmpi-5"), LaunchError, "openmpi-5 5.0.11", "--launcher mpirun"),
         (a_job(np=5, launcher="mpirun"), a_site("intel"), LaunchError, "h1: 4, h2: 1", "--spread"),
         (a_job(launcher="mpirun", prefix="/my mpi"), a_site(), LaunchError, "space", "horovodrun"),
@@ -258,6 +263,14 @@ def test_train_is_run_by_this_python():
         (["--hostfile", "/none", "--", "train"], 6, "/none: No such file"),
         (["-H", "a:", "--", "train"], 6, "-H:1:3: slots: nothing"),
         (["--json", "--", "train"], 2, "--json without --dry-run"),
+        (["--min-np", "1", "--", "train"], 2, "--min-np without --host-discovery-script"),
+        (["--max-restarts", "1", "-np", "1", "--", "train"], 2, "--max-restarts without --run-dir"),
+        (["--host-discovery-script", "/none", "--", "train"], 2, "/none: no program that can be run"),
+        (["--host-discovery-script", "/bin/false", "--", "x"], 6, "/bin/false ended with status 1"),
+        (["--host-discovery-script", "/bin/true", "--", "x"], 6, "/bin/true names no host"),
+        (["--host-discovery-script", "/bin/true", "--", "train"], 2, "-- train --elastic"),
+        (["--host-discovery-script", "/bin/true", "--min-np", "3", "-np", "2", "--", "x"], 2, "-np 2 does not lie"),
+        (["--host-discovery-script", "/bin/true", "--cooldown", "9", "3", "--", "x"], 2, "expected LOW HIGH"),
         (["--network-interface", "nope0", "-H", "203.0.113.7:1", "--", "train"], 6, "nope0: this machine has"),
     ],
 )
