@@ -10,6 +10,7 @@ import pytest
 
 import hvd_mnist.keras as hvd
 from hvd_mnist.errors import DataError, NotFinite, ReplicasDiffer, UsageError
+from hvd_mnist.keras.nan import VARIABLE, in_words
 
 LAST = hvd.size() - 1
 several_ranks = pytest.mark.several_ranks
@@ -150,6 +151,30 @@ def test_nan_stops_all_ranks_and_names_the_first(batch, rng, tmp_path):
     if hvd.rank() == LAST:
         kept = json.loads((tmp_path / f"nan-rank-{LAST}.json").read_text())
         assert kept["step"] == batch + 1 and kept["sample_ids"] == list(range(batch * 8, batch * 8 + 8))
+
+
+# -- what several ranks found, in one line
+
+
+def finding(rank, step, what="loss (nan)", **more):
+    return {"rank": rank, "host": f"h{rank}", "step": step, "what": what, "first_variable": "dense/kernel", **more}
+
+
+def test_the_earliest_step_is_the_cause():
+    line = in_words([finding(0, 6), finding(1, 5, file="logs/nan-rank-1.json"), finding(2, 6)])
+    assert line == (
+        "loss (nan) is not finite on rank 1, h1, at step 5; first variable that is not: 'dense/kernel'; "
+        "samples in logs/nan-rank-1.json"
+    )
+
+
+def test_a_loss_comes_before_the_variables_that_it_spoiled():
+    assert in_words([finding(0, 5, VARIABLE), finding(1, 5)]).startswith("loss (nan) is not finite on rank 1, h1")
+
+
+def test_everybody_at_once_means_that_the_variables_were_spoiled():
+    line = in_words([finding(rank, 5) for rank in range(4)])
+    assert "on rank 0, h0, at step 5 (and on 3 more: the variables were not finite before)" in line
 
 
 # -- told to stop or to save ---------------------------------------------------------------------------------------
