@@ -75,6 +75,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     run = Path(world.root_json(config.run_dir or default_name(config.data, config.model), "run_dir")).absolute()
     lock = world.on_every_rank(lambda: checkpoint.lock(run) if here.is_root else None, "run_folder")
     console.open_log(run / "logs" / f"rank-{here.rank}.log")
+    ending.watch(run / "logs", here.rank, here.size, world.stall_warning_seconds(config.stall_timeout))
     console.log(f"rank {here.rank} of {here.size}, local rank {here.local_rank}, host {here.host}, pid {os.getpid()}")
 
     # -- Shard the data ----------------------------------------------------------------------------------------
@@ -184,6 +185,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         return lambda number: shard.step_indices(order, first + number, here.rank, here.size, batch)
 
     def close():
+        ending.stop_watching()
         records.close()
         console.close()
         world.leave()

@@ -28,6 +28,8 @@ STALL_SHUTDOWN_SECONDS = 300
 GLOO_TIMEOUT_SECONDS = 120
 CYCLE_MILLISECONDS = "5"  # on CPUs; Horovod's own is 1
 
+last_gathered = ""  # the name that this rank last gave to gather_json, for the report of a stall
+
 
 @dataclass(frozen=True)
 class World:
@@ -98,7 +100,7 @@ def join(stall_timeout: int | None = None, **init_arguments) -> World:
     """
     if stall_timeout is not None:
         os.environ["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = str(stall_timeout)
-        os.environ["HOROVOD_STALL_CHECK_TIME_SECONDS"] = str(max(1, min(STALL_WARNING_SECONDS, stall_timeout // 2)))
+        os.environ["HOROVOD_STALL_CHECK_TIME_SECONDS"] = str(stall_warning_seconds(stall_timeout))
     identity = prepare_environment()
     if slurm_rendezvous.needed(os.environ, identity):  # tasks of srun, without MPI
         os.environ.update(slurm_rendezvous.meet(os.environ, identity))
@@ -118,6 +120,11 @@ def join(stall_timeout: int | None = None, **init_arguments) -> World:
         backend=_backend(hvd),
         identity=identity,
     )
+
+
+def stall_warning_seconds(stall_timeout: int) -> int:
+    """After how many seconds of waiting a rank is worth a warning."""
+    return max(1, min(STALL_WARNING_SECONDS, stall_timeout // 2))
 
 
 def rank() -> int:
@@ -154,6 +161,8 @@ def gather_json(value: Any, name: str) -> list[Any]:
     import numpy as np
     import tensorflow as tf
 
+    global last_gathered
+    last_gathered = name
     text = np.frombuffer(json.dumps([name, value]).encode(), dtype=np.uint8)
     with tf.device("/CPU:0"):
         lengths = hvd.allgather(tf.constant([len(text)], tf.int64), name=f"{name}.length").numpy()
