@@ -60,7 +60,7 @@ def test_a_lost_rank_is_named():
         gone.kill()
         gone.wait()
         lost = translated(RuntimeError("[/tmp/x.cc:1] Connection closed by peer [::1]:1"))
-        assert str(lost).startswith(f"lost rank 1 (process {gone.pid} on {world.hostname()} is gone): ")
+        assert str(lost).startswith(f"lost rank 1 (process {gone.pid} on {world.hostname()} is gone) -> ")
     finally:
         ending.know_processes([])
 

@@ -112,8 +112,9 @@ def translated(error: BaseException) -> BaseException:
         )
     if type(error).__name__ == "HorovodInternalError" or any(words in text for words in _PEER_WORDS):
         line = next((line for line in text.splitlines() if any(w in line for w in _PEER_WORDS)), text.split("\n")[0])
-        lost = _lost_ranks() or "the other ranks"
-        return PeerLost(f"lost {lost}: {line.strip()}", "see the first rank that failed, above")
+        lost = _lost_ranks()
+        words = f"lost {lost}" if lost else f"lost the other ranks: {line.strip()}"
+        return PeerLost(words, "see the first rank that failed, above")
     if isinstance(error, SystemExit):
         return HvdMnistError(f"left the job by sys.exit({error.code!r}), which the other ranks cannot know")
     return error
@@ -177,11 +178,12 @@ def _saying_when_told_to_stop(size: Callable[[], int], rank: Callable[[], int]):
         while number := os.read(read, 1):
             if number[0] != signal.SIGTERM:
                 continue
+            lost = _lost_ranks(0)
             if size() > 1 and rank() <= 1:
-                lost = _lost_ranks(0)
                 why = f"; lost {lost}" if lost else ""
                 print(f"hvd-mnist: rank {rank()} {place()}: told to stop by SIGTERM{why}", file=sys.stderr, flush=True)
-            if signal.getsignal(signal.SIGTERM) is _leave_it_to_the_thread:  # nobody else makes use of it
+            # Whoever else makes use of the signal wants to save first; that needs all ranks.
+            if lost or signal.getsignal(signal.SIGTERM) is _leave_it_to_the_thread:
                 os._exit(128 + signal.SIGTERM)
         os.close(read)
 
