@@ -607,6 +607,8 @@ def test_a_gzip_bomb_behind_an_honest_header_is_not_unpacked(tmp_path):
         (idx_bytes(np.zeros(5, np.uint8)) + b"x", "claims .* = 5 bytes, the file holds 6"),
         (gzip.compress(idx_bytes(np.zeros(5, np.uint8))[:-1]), "the file holds 4"),
         (b"\x1f\x8b\x08\0junk", "broken gzip"),
+        # found by tests/fuzz.py: nothing is claimed, and numpy would refuse it in its own words
+        (b"\0\0\x08\x03\xc2\xc2\xc2\xc2\xc2\xc2\xc6\0\0\0\0\0", "which is nothing"),
     ],
 )
 def test_idx_files_that_are_not(content, reason, tmp_path):

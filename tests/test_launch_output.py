@@ -169,7 +169,7 @@ def test_lost_hosts():
 @pytest.mark.parametrize(
     ("said", "hint"),
     [
-        ("Host key verification failed.", "ssh HOST, once"),
+        ("Host key verification failed.", "ssh HOST once"),
         ("root@h2: Permission denied (publickey).", "ssh-copy-id HOST"),
         ("bash: orted: command not found", "--prefix"),
         ("bash: line 1: /opt/ompi/bin/orted: No such file or directory", "--prefix"),

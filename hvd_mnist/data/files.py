@@ -84,6 +84,8 @@ def _idx_body(path, stream, dimensions, *, exact: int | None = None, at_most: in
         raise DataError(f"{path}: the file ends inside its header")
     shape = struct.unpack(f">{rank}I", header)
     claimed, offset = math.prod(shape), 4 + 4 * rank
+    if not claimed:  # numpy refuses 4 000 000 000 x 4 000 000 000 x 0 in words of its own
+        raise DataError(f"{path}: the header claims {shape}, which is nothing")
     if exact is not None and claimed != exact - offset:
         raise DataError(f"{path}: the header claims {shape} = {claimed} bytes, the file holds {exact - offset}")
     if at_most is not None and claimed > at_most:

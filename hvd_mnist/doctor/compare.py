@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,13 +11,10 @@ from hvd_mnist.doctor.facts import HostFacts
 from hvd_mnist.doctor.machine import visible_gpus
 from hvd_mnist.doctor.report import Difference
 from hvd_mnist.doctor.software import mpirun_name
+from hvd_mnist.launch.network import INSIDE
 
 CLOCK_LIMIT = 2.0
 """Seconds of difference from which logs of two hosts cannot be read together any more."""
-INSIDE = re.compile(
-    r"lo\d*|docker\d*|br-[0-9a-f]{12}|virbr\d+(-nic)?|veth\S+|cni\d*|flannel\S*|cali\S+|podman\d*|lxcbr\d+|tunl\d+"
-)
-"""Names of interfaces that lead to no other host: loopback, bridges of containers and virtual machines."""
 
 # What must be the same everywhere: name, from facts, and whether a difference makes training impossible or wrong.
 COMPARED = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import re
 import shlex
 import socket
 import subprocess
@@ -20,6 +19,7 @@ from pathlib import Path
 from hvd_mnist.cluster.host import Host
 from hvd_mnist.doctor.agent import MARK, PROTOCOL
 from hvd_mnist.launch.job import Ssh
+from hvd_mnist.launch.ssh import failure_in
 from hvd_mnist.launch.ssh import words as ssh_words
 
 MOST_THREADS = 256
@@ -159,11 +159,8 @@ def why_ended(errors: str, status: int | None, host: Host, login: Ssh) -> tuple[
         status: its exit status; 255 is ssh's own failure, any other the remote command's.
     """
     typed, name, python = reminder(host, login), host.name, sys.executable
-    if status == 255:
-        for pattern, found, do in SSH_FAILURES:
-            if re.search(pattern, errors):
-                words = {"login": typed, "name": name, "target": typed.removeprefix("ssh ")}
-                return found.format(port=login.port or 22), do.format(**words)
+    if status == 255 and (known := failure_in(errors, name, typed, login.port or 22)):
+        return known
     if status in (126, 127):
         return f"no {python} there", f"make the same environment at the same path there, or share {sys.prefix}"
     if "No module named 'hvd_mnist.doctor" in errors or "No module named hvd_mnist.doctor" in errors:
@@ -174,43 +171,6 @@ def why_ended(errors: str, status: int | None, host: Host, login: Ssh) -> tuple[
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     said = lines[-1][:300] if lines else "without a word"
     return f"ended with status {status}: {said}", f"{typed} {python} -V"
-
-
-SSH_FAILURES = (
-    # (what ssh says, what that means, what to do); the first that matches.
-    (
-        "Could not resolve hostname",
-        "its name is not known",
-        "check the spelling, or add {name} to DNS or /etc/hosts",
-    ),
-    (
-        "REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "its host key has changed: a new system, or another machine in its place",
-        "ask who runs it; if that is right: ssh-keygen -R {name}, then {login}",
-    ),
-    (
-        "Host key verification failed|host key is known",
-        "its host key is not known",
-        "{login} once, compare the fingerprint, answer yes",
-    ),
-    ("Too many authentication failures", "it refuses the login", "name the right key: --ssh-identity FILE"),
-    (r"Permission denied", "it refuses the login", "ssh-copy-id {target}"),
-    (
-        "Connection refused",
-        "nothing listens on port {port}: no sshd, or on another port",
-        "start sshd there, or give --ssh-port",
-    ),
-    (
-        "timed out|No route to host|Network is unreachable|Operation now in progress",
-        "no answer: it is down, or a firewall is between",
-        "ping {name}",
-    ),
-    (
-        "Connection closed|Connection reset|kex_exchange|Broken pipe",
-        "sshd closed the connection",
-        "{login} -v; many logins at once need a higher MaxStartups of sshd",
-    ),
-)
 
 
 def open_all(hosts: Sequence[Host], ssh: Ssh, limit: float) -> dict[str, Session | NoAnswer]:

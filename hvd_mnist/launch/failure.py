@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from hvd_mnist import errors
 from hvd_mnist.cluster.placement import Placement
+from hvd_mnist.launch import ssh
 
 _GUARD = re.compile(
     r"hvd-mnist: rank (\d+) on (\S+), process (\d+), ended with (?:status (\d+)|signal (\d+) \(\w+\))(, told to stop)?$"
@@ -66,13 +67,8 @@ def _kinds(kind: type) -> list[type]:
     return [kind, *(one for child in kind.__subclasses__() for one in _kinds(child))]
 
 
-# What launchers and ssh say when a job does not start: (pattern, what it means, what to type).
+# What launchers say when a job does not start: (pattern, what it means, what to type).
 _CAUSES = (
-    (r"Host key verification failed", "its host key is unknown, or not the one that is known", "ssh HOST, once"),
-    (r"Permission denied \(", "the host refuses your key", "ssh-copy-id HOST"),
-    (r"Could not resolve hostname|Name or service not known", "no such host name", "check the host list"),
-    (r"[Cc]onnection timed out|Operation timed out|No route to host", "the host does not answer", "is it up?"),
-    (r"Connection refused", "the host is up, but runs no ssh server on that port", "--ssh-port"),
     (r"(orted|prted): (command )?not found|/(orted|prted): No such file", "Open MPI is not on the host",
      "--prefix DIR, the folder with bin/orted on the hosts"),
     (r"not enough slots|Requested more processes", "more ranks than slots", "check -np against the slots"),
@@ -83,10 +79,8 @@ _SSH_ENDED = re.compile(r"Process (\d+) exit with status code 255")
 
 def cause_in(text: str) -> tuple[str, str] | None:
     """(what it means, what to type) of the first known message in what a launcher or ssh said."""
-    for pattern, what, hint in _CAUSES:
-        if re.search(pattern, text):
-            return what, hint
-    return None
+    own = next(((what, hint) for pattern, what, hint in _CAUSES if re.search(pattern, text)), None)
+    return own or ssh.failure_in(text)
 
 
 def lost_hosts(launcher: str, endings: Iterable[Ending], said: Iterable[str], placement: Placement) -> tuple[str, ...]:

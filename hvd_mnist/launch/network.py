@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from hvd_mnist.errors import LaunchError
 from hvd_mnist.launch.job import Route
 
-# Names of interfaces that lead to no other host: loopback, bridges of containers and virtual machines.
-_INSIDE = re.compile(r"lo\d*|docker\d*|br-[0-9a-f]{12}|virbr\d+(-nic)?|cni\d*|flannel\S*|cali\S+|podman\d*|lxcbr\d+")
+INSIDE = re.compile(
+    r"lo\d*|docker\d*|br-[0-9a-f]{12}|virbr\d+(-nic)?|cni\d*|flannel\S*|cali\S+|podman\d*|lxcbr\d+|tunl\d+"
+)
+"""Names of interfaces that lead to no other host: loopback, bridges of containers and virtual machines."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def choose_route(
         return Route(wanted[0].name, _shared(wanted[0], others), "--network-interface")
     first = next(iter(others))
     found = next((each for each in here if own_address == str(ipaddress.IPv4Interface(each.address).ip)), None)
-    if found is None or _INSIDE.fullmatch(found.name):
+    if found is None or INSIDE.fullmatch(found.name):
         address = others[first]
         if found:
             why = f"{first} ({address}) is reached over {found.name}, which leads to no other host"

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from hvd_mnist.cluster.host import Host
 from hvd_mnist.errors import EnvironmentUnfit, LaunchError
 from hvd_mnist.launch import ssh
-from hvd_mnist.launch.failure import cause_in
 from hvd_mnist.launch.job import Command
 
 LIMIT_SECONDS = 30
@@ -57,11 +56,11 @@ def wrong_with(host: Host, command: Command) -> tuple[str, str] | None:
     if asked.returncode == 42:
         return f"{host.name} has no folder {command.folder}", "start from a folder that every host has"
     said = _last_line(asked.stderr.splitlines())
-    known = cause_in(asked.stderr)
+    known = ssh.failure_in(asked.stderr, host.name, f"ssh {host.name}")
     if known is None:
         return f"{host.name}: ssh ended with status {asked.returncode}: {said}", f"{shlex.join(login)} true"
     what, hint = known
-    return f"{host.name}: {what} ({said})", hint.replace("HOST", host.name)
+    return f"{host.name}: {what} ({said})", hint
 
 
 def _last_line(lines: Iterable[str]) -> str:

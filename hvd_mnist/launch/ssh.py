@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -51,3 +52,53 @@ def same_for_all(ssh: Ssh, remote: Iterable[Host]) -> Ssh:
             )
         found[what] = values.pop()
     return Ssh(found["user"], found["port"], ssh.identity)
+
+
+_FAILURES = (
+    # (what ssh says, what that means, what to do); the first that matches.
+    (
+        "Could not resolve hostname|Name or service not known",
+        "its name is not known",
+        "check the spelling, or add {name} to DNS or /etc/hosts",
+    ),
+    (
+        "REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "its host key has changed: a new system, or another machine in its place",
+        "ask who runs it; if that is right: ssh-keygen -R {name}, then {login}",
+    ),
+    (
+        "Host key verification failed|host key is known",
+        "its host key is not known",
+        "{login} once, compare the fingerprint, answer yes",
+    ),
+    ("Too many authentication failures", "it refuses the login", "name the right key: --ssh-identity FILE"),
+    (r"Permission denied \(", "it refuses the login", "ssh-copy-id {target}"),
+    (
+        "Connection refused",
+        "nothing listens on port {port}: no sshd, or on another port",
+        "start sshd there, or give --ssh-port",
+    ),
+    (
+        r"[Cc]onnection (to .* )?timed out|Operation (timed out|now in progress)|No route to|Network is unreachable",
+        "no answer: it is down, or a firewall is between",
+        "ping {name}",
+    ),
+    (
+        "Connection closed|Connection reset|kex_exchange|Broken pipe",
+        "sshd closed the connection",
+        "{login} -v; many logins at once need a higher MaxStartups of sshd",
+    ),
+)
+
+
+def failure_in(said: str, name: str = "HOST", login: str = "ssh HOST", port: int = 22) -> tuple[str, str] | None:
+    """(what went wrong, what to type) of the first known message in what ssh said; None where there is none.
+
+    Args:
+        name: the host's name.
+        login: the ssh command that a person would type to log in there.
+    """
+    for pattern, found, do in _FAILURES:
+        if re.search(pattern, said):
+            return found.format(port=port), do.format(login=login, name=name, target=login.removeprefix("ssh "))
+    return None
