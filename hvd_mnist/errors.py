@@ -117,7 +117,10 @@ class NotFinite(HvdMnistError):
 
 
 class Preempted(HvdMnistError):
+    """The job was stopped on request, all ranks together. ``quiet``: another rank says so."""
+
     exit_status = 200
+    quiet = False
 
 
 class PeerLost(HvdMnistError):

@@ -197,9 +197,11 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         close()
         if config.requeue and here.is_root:
             slurm_requeue.requeue(os.environ)
-        raise Preempted(
+        stopped = Preempted(
             f"stopped after step {progress.step} of {total}: {reason}; {saves.newest()}", _again(config, run)
         )
+        stopped.quiet = not here.is_root
+        raise stopped
 
     preemption = Preemption(
         lambda: saves.save(progress.step, None),

@@ -103,6 +103,8 @@ def watch(words: list[str], me: Identity) -> int:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: told.append(number))
+    asked: list[int] = []  # passed on, without an end to it: the program may save, and stop by itself
+    signal.signal(signal.SIGUSR1, lambda number, _: asked.append(number))
     guard = os.getpid()
 
     def die_with_guard() -> None:
@@ -139,6 +141,8 @@ def watch(words: list[str], me: Identity) -> int:
                 told.append(signal.SIGHUP)
         for relay in relays.values():
             relay.send_begun_line()
+        while asked:
+            program.send_signal(asked.pop())
         if told and kill_at is None:
             kill_at = time.monotonic() + GRACE_SECONDS
             program.send_signal(signal.SIGINT if told[0] == signal.SIGINT else signal.SIGTERM)

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from hvd_mnist.errors import LaunchError, PeerLost, RankFailed
+from hvd_mnist.errors import LaunchError, PeerLost, Preempted, RankFailed
 from hvd_mnist.launch import failure, reach
 from hvd_mnist.launch.job import Command
 from hvd_mnist.launch.output import Fold, Lines, RankLogs, shown
@@ -38,7 +38,8 @@ def run(command: Command, log_dir: str | None = None, timeout: float | None = No
         prefix_output: the rank before every line.
 
     Returns:
-        0. Anything else is raised.
+        0; for a job that a signal to this process stopped, 200 where every rank ended after a complete save, else
+        128 + n. Anything else is raised.
 
     Raises:
         RankFailed: with the status of the rank that failed first (128 + n for signal n).
@@ -53,6 +54,7 @@ def run(command: Command, log_dir: str | None = None, timeout: float | None = No
     try:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _raise_stopped)
+        signal.signal(signal.SIGUSR1, lambda number, frame: _ask_to_stop(command, number))
         process = _start(command)
         alone = None if command.elastic else ALONE_SECONDS
         ended = watcher.watch(process, time.monotonic() + timeout if timeout else None, alone=alone)
@@ -63,6 +65,7 @@ def run(command: Command, log_dir: str | None = None, timeout: float | None = No
     except TimeoutError:
         late = f"the job was still running after {timeout:g} s and has been stopped"
     finally:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)  # a second one ends us at once, and the kernel the launcher
         if process is not None and not ended:
@@ -72,8 +75,10 @@ def run(command: Command, log_dir: str | None = None, timeout: float | None = No
     if logs.broken:
         print(f"hvd-mnist: {logs.broken}", file=sys.stderr)
     if stopped:
-        print(f"hvd-mnist: stopped by {signal.Signals(stopped).name}", file=sys.stderr, flush=True)
-        return 128 + stopped
+        saved = bool(watcher.endings) and all(e.status == Preempted.exit_status for e in watcher.endings)
+        after = ", after a complete save" if saved else ""
+        print(f"hvd-mnist: stopped by {signal.Signals(stopped).name}{after}", file=sys.stderr, flush=True)
+        return Preempted.exit_status if saved else 128 + stopped
     if late:
         raise LaunchError(late, "a larger --timeout, or fewer --epochs")
     if process.returncode == 0 and (command.elastic or not watcher.endings):
@@ -85,11 +90,16 @@ def run(command: Command, log_dir: str | None = None, timeout: float | None = No
 
 def default_log_dir(argv: tuple[str, ...]) -> Path:
     """logs/ in the run folder where --run-dir is among the words, else in runs/ under a new name."""
+    folder = _run_dir(argv) or Path("runs") / f"launch-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    return folder / "logs"
+
+
+def _run_dir(argv: tuple[str, ...]) -> Path | None:
     for index, word in enumerate(argv):
         name, given, value = word.partition("=")
         if name == "--run-dir":
-            return Path(value if given else argv[index + 1]) / "logs"
-    return Path("runs") / f"launch-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}" / "logs"
+            return Path(value if given else argv[index + 1])
+    return None
 
 
 class _Stopped(Exception):
@@ -100,6 +110,21 @@ class _Stopped(Exception):
 
 def _raise_stopped(signum, frame):
     raise _Stopped(signum)
+
+
+def _ask_to_stop(command: Command, number: int) -> None:
+    """SIGUSR1: ranks of ``train`` are asked by the file STOP to save and stop, which takes as long as it takes.
+
+    Launchers differ in what they make of the signal itself: mpirun hands it on, horovodrun ends at once.
+    """
+    folder = _run_dir(command.argv) if "hvd_mnist" in command.argv else None
+    if folder is None:
+        _raise_stopped(number, None)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "STOP").touch()
+    except OSError:
+        _raise_stopped(number, None)
 
 
 def _start(command: Command) -> subprocess.Popen:

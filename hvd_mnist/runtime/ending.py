@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 
-from hvd_mnist.errors import HvdMnistError, PeerLost, WorldError
+from hvd_mnist.errors import HvdMnistError, PeerLost, Preempted, WorldError
 from hvd_mnist.runtime import stall, world
 from hvd_mnist.runtime.world import hostname
 
@@ -130,6 +130,12 @@ def end_job_on_error(size: Callable[[], int], rank: Callable[[], int]):
     try:
         with _saying_when_told_to_stop(size, rank):
             yield
+    except Preempted as stopped:
+        # All ranks have left the job together. Launchers that are stopped themselves give them few seconds to end.
+        if not stopped.quiet:
+            print(f"hvd-mnist: {stopped}", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(stopped.exit_status)
     except (Exception, SystemExit) as error:
         if size() <= 1:
             raise
