@@ -31,7 +31,7 @@ from tests.parallel import ranks
 LAUNCHERS = {"gloo": "horovodrun --gloo", "mpi": "horovodrun --mpi", "mpirun": "mpirun"}
 STALL_TIMEOUT = 6  # seconds, of the jobs here
 END_SECONDS = 30  # from the fault to the end of the launcher; a stall has STALL_TIMEOUT more
-LAST_LINES = 30  # of the launcher's output, where the first failing rank must be named
+LAST_LINES = 40  # of the launcher's output name the first failing rank; horovodrun's own traceback takes 27 of them
 STEPS = 13
 # 4000 images in steps of 400: 10 steps an epoch. Saves after steps 4, 8, 12 and 13, evaluations after 10 and 13.
 OPTIONS = ["--data", "sample", "--model", "mlp", "--global-batch", "400", "--steps", str(STEPS), "--threads", "1",

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from hvd_mnist.faults import KINDS, MOMENTS, WITHOUT_SENSE
-from tests.parallel.fault_matrix import LAUNCHERS, Cell, Matrix, cells
+from tests.parallel.fault_matrix import LAUNCHERS, Cell, Matrix, cells, shown
 
 pytestmark = pytest.mark.timeout(900)  # two or three jobs each, on a machine that may be busy
 
@@ -46,6 +46,7 @@ def test_the_cells_cover_the_matrix():
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
 def test_the_job_ends_says_why_and_goes_on(cell, matrix):
     outcome = matrix.run(cell)
+    print(shown(outcome))
     assert not outcome.wrong, f"{outcome.wrong}\n{outcome.output[-5000:]}"
 
 
