@@ -41,6 +41,7 @@ WITHOUT_SENSE = {
     ("disk-full", "step"): "only a save needs the disk",
     ("disk-full", "evaluate"): "only a save needs the disk",
 }
+_NEED_OTHERS = ("hang", "diverge", "skip-collective")
 _FORM = "KIND:rank=R,step=S, as in kill:rank=1,step=5 or raise:rank=0,at=save"
 _KEYS = ("rank", "step", "at", "code", "seconds")
 
@@ -132,7 +133,7 @@ class Faults:
         rank, size, host: this rank, its job, its host.
 
     Raises:
-        UsageError: a fault of a rank that the job does not have.
+        UsageError: a fault of a rank that the job does not have, or that one rank alone could not notice.
     """
 
     def __init__(self, texts: Sequence[str], rank: int, size: int, host: str):
@@ -140,6 +141,8 @@ class Faults:
         for fault in faults:
             if fault.rank >= size:
                 raise UsageError(f"--inject {fault.text}: the job has ranks 0 to {size - 1}", "another rank=")
+            if size == 1 and fault.kind in _NEED_OTHERS:
+                raise UsageError(f"--inject {fault.text}: other ranks notice {fault.kind}, and there are none", "-np 2")
         self._mine = [fault for fault in faults if fault.rank == rank]
         self._who = f"rank {rank} on {host}"
         self._happened: set[Fault] = set()

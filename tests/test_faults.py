@@ -105,6 +105,13 @@ def test_a_rank_that_the_job_has_not():
         Faults(["kill:rank=2,step=5"], 0, 2, "host")
 
 
+@pytest.mark.parametrize("kind", ["hang", "diverge", "skip-collective"])
+def test_what_one_rank_alone_could_not_notice(kind):
+    with pytest.raises(UsageError, match=f"other ranks notice {kind}, and there are none"):
+        Faults([f"{kind}:rank=0,step=5"], 0, 1, "host")
+    assert Faults([f"{kind}:rank=0,step=5"], 0, 2, "host")
+
+
 def test_only_its_rank_only_then_only_once(capfd):
     texts = ["raise:rank=1,step=5", "data-error:rank=1,at=evaluate"]
     assert not Faults(texts, 0, 2, "host")
