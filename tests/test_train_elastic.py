@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hvd_mnist import train
 from hvd_mnist.config import TrainConfig
 from hvd_mnist.data import shard
-from hvd_mnist.errors import UsageError
+from hvd_mnist.errors import CheckpointError, UsageError
 from hvd_mnist.train_elastic import checkpoint_state, refuse_what_it_has_not, resume, terms
 
 
@@ -70,3 +71,12 @@ def test_a_checkpoint_says_where_the_run_stands():
     # One that train.py wrote counts steps: 2 epochs of 31, and 8 steps of 128.
     resume(again, {"step": 70, "steps_per_epoch": 31, "global_batch": 128, "best_accuracy": None})
     assert (again.epoch, again.samples, again.step) == (2, 8 * 128, 70)
+
+
+def test_the_other_trainer_refuses_such_a_checkpoint(monkeypatch, tmp_path):
+    """It counts steps, which had different numbers of examples here."""
+    monkeypatch.setattr(train.checkpoint, "latest", lambda folder, notify: SimpleNamespace(path=tmp_path))
+    monkeypatch.setattr(train.checkpoint, "load_state", lambda path: {"samples": 1300, "step": 70})
+    console = SimpleNamespace(say=print)
+    with pytest.raises(CheckpointError, match="is of an elastic run"):
+        train.restore(tmp_path, None, TrainConfig(resume="auto", run_dir=str(tmp_path)), console)
