@@ -55,6 +55,7 @@ from hvd_mnist.keras.broadcast import broadcast_variables  # noqa: E402
 from hvd_mnist.keras.compression import Compression  # noqa: E402
 from hvd_mnist.keras.optimizer import DistributedOptimizer  # noqa: E402
 from hvd_mnist.keras.replicas import proof_failure  # noqa: E402
+from hvd_mnist.keras.stall_report import StallReport  # noqa: E402
 from hvd_mnist.runtime.agreement import agree as _agree  # noqa: E402
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "Compression",
     "DistributedOptimizer",
     "ProcessSet",
+    "StallReport",
     "Sum",
     "add_process_set",
     "agree",

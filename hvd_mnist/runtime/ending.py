@@ -44,6 +44,11 @@ def doing(what: str) -> None:
     """Say where this rank stands ("in step 6"); an error will name it."""
     global _doing
     _doing = what
+    moved()
+
+
+def moved() -> None:
+    """This rank does not stand still."""
     if _watch is not None:
         _watch.moved()
 
@@ -139,9 +144,7 @@ def end_job_on_error(size: Callable[[], int], rank: Callable[[], int]):
     except (Exception, SystemExit) as error:
         if size() <= 1:
             raise
-        if _watch is not None:
-            _watch.waited(stall.collective_in(error, world.last_gathered), error)
-        shown = _with_report(translated(error))
+        shown = explained(error)
         known = isinstance(shown, HvdMnistError)
         if not known:
             traceback.print_exc()
@@ -151,6 +154,13 @@ def end_job_on_error(size: Callable[[], int], rank: Callable[[], int]):
         if isinstance(shown, PeerLost):
             time.sleep(LINGER_SECONDS)
         os._exit(_status(error, shown))
+
+
+def explained(error: BaseException) -> BaseException:
+    """``translated``; where a rank stalled and this job is watched, with the report of the stall."""
+    if _watch is not None:
+        _watch.waited(stall.collective_in(error, world.last_gathered), error)
+    return _with_report(translated(error))
 
 
 def _with_report(error: BaseException) -> BaseException:

@@ -22,7 +22,7 @@ SETTLE_SECONDS = 1.0  # for the other ranks that waited to say so
 _STACK = re.compile(r"^Timeout \(\d+:\d+:\d+", re.MULTILINE)
 _SAID = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (.*)", re.MULTILINE)
 _WAITED = "waited for other ranks "
-_PARTS_NOT_OF_THE_USER = ("/site-packages/", "/dist-packages/", "hvd_mnist/runtime/", "hvd_mnist/commands/")
+_NOT_THE_USERS = ("<string>", "/site-packages/", "/dist-packages/", "hvd_mnist/runtime/", "hvd_mnist/keras/")
 
 
 class Watch:
@@ -152,13 +152,13 @@ def in_words(states: list[State], hosts: list[str], folder: Path) -> tuple[str, 
 def where(error: BaseException) -> str:
     """``FILE:LINE in FUNCTION`` of the innermost frame that is not of a library: where a rank waited."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not any(part in frame.filename for part in _PARTS_NOT_OF_THE_USER)]
+    own = [frame for frame in frames if not any(part in frame.filename for part in _NOT_THE_USERS)]
     frame = (own or frames or [None])[-1]
     return f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" if frame else "an unknown place"
 
 
 def collective_in(error: BaseException, last_gathered: str) -> str:
-    """The collective that an error of TensorFlow names, else the last one of ``world.gather_json``."""
+    """The collective that an error of TensorFlow names, else that of ``world.gather_json``."""
     nodes = re.findall(r"\{\{node ([^}]+)\}\}", str(error))
     name = nodes[-1].rsplit("/", 1)[-1] if nodes else ""
     if not name or name.startswith("Horovod"):  # outside the training step TensorFlow keeps the names to itself

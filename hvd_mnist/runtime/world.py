@@ -28,7 +28,7 @@ STALL_SHUTDOWN_SECONDS = 300
 GLOO_TIMEOUT_SECONDS = 120
 CYCLE_MILLISECONDS = "5"  # on CPUs; Horovod's own is 1
 
-last_gathered = ""  # the name that this rank last gave to gather_json, for the report of a stall
+last_gathered = ""  # the name of the gather_json in which this rank stands, for the report of a stall
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,7 @@ def gather_json(value: Any, name: str) -> list[Any]:
     with tf.device("/CPU:0"):
         lengths = hvd.allgather(tf.constant([len(text)], tf.int64), name=f"{name}.length").numpy()
         joined = hvd.allgather(tf.constant(text), name=name).numpy().tobytes()
+    last_gathered = ""
     ends = np.cumsum(lengths)
     told = [json.loads(joined[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
     stray = next((rank for rank, (theirs, _) in enumerate(told) if theirs != told[0][0]), None)
