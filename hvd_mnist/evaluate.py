@@ -35,7 +35,7 @@ class Evaluator:
         rank, size: whose part this process takes.
         batch_size: images per forward pass.
         spoil: makes another data set of this rank's; fault injection does.
-        gather: how the ranks' counts come together (as `world.gather_json`); a process in no job of Horovod's has its own.
+        gather: how the ranks' counts come together; default `world.gather_json`. A process in no job has its own.
     """
 
     def __init__(self, model, images, labels, *, rank=0, size=1, batch_size=500, spoil=None, gather=None):

@@ -269,6 +269,13 @@ def end_with_starter() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def end_at_once(error: HvdMnistError) -> None:
+    """Say the error and be gone: TensorFlow's own farewell would wait for tasks that are lost."""
+    print(f"hvd-mnist: error: {error}", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(error.exit_status)
+
+
 class Limit:
     """``with limit:`` ends this process with one line where the block takes longer than ``seconds``.
 
@@ -289,6 +296,4 @@ class Limit:
     def _watch(self) -> None:
         while (until := self._until) is None or time.monotonic() < until:
             time.sleep(0.5)
-        error = self._error()
-        print(f"hvd-mnist: error: {error}", file=sys.stderr, flush=True)
-        os._exit(error.exit_status)
+        end_at_once(self._error())

@@ -8,6 +8,7 @@ import click
 
 from hvd_mnist.baselines import KNOBS
 from hvd_mnist.commands.options import GroupedHelp, config_from, config_options
+from hvd_mnist.errors import HvdMnistError
 
 knobs = functools.partial(config_options, only=KNOBS)
 
@@ -197,7 +198,10 @@ def parameter_server(ctx, ps, workers, hosts, job_name, task_index, ps_hosts, wo
     mode.check(len(worker_hosts))
     from hvd_mnist.baselines import parameter_server as server
 
-    if job_name == "ps":
-        server.serve(cluster, task_index, config.threads, config.stall_timeout)
-    else:
-        server.work_on(config, cluster, task_index, mode, sources)
+    try:
+        if job_name == "ps":
+            server.serve(cluster, task_index, config.threads, config.stall_timeout)
+        else:
+            server.work_on(config, cluster, task_index, mode, sources)
+    except HvdMnistError as error:
+        tasks.end_at_once(error)
