@@ -1,8 +1,8 @@
 """Stop all ranks together when a loss is not finite, and say which rank, step and samples it was.
 
 One rank's NaN is in every rank's weights after the same step, since gradients are averaged. The rank where it began
-sees it first, in the loss that Keras brings back anyway; its vote (votes.py) tells the others one step later. Nothing
-is added to the step.
+sees it first, in the loss that Keras brings back anyway; its vote (votes.py) tells the others one step later. With
+``gradients=True`` each rank looks at its own gradients before they are averaged, and all hear of it in the same step.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ class TerminateOnNaN(keras.callbacks.Callback):
         folder: a rank that finds something writes ``FOLDER/nan-rank-R.json`` there at once; None: nowhere.
         sample_ids: given the number of the batch in this ``fit``'s epoch, the ids of the samples in it, for that file.
         hint: what to type, for the error.
+        gradients: look at each rank's gradients too, one sum for each of them in the step. Then the rank is known also
+            where a gradient is not finite while the loss still is. Has no effect on a step that was traced before, and
+            none under loss scaling (mixed_float16), where infinite gradients are normal.
 
     Raises:
         NotFinite: on every rank after the same step; names the first rank, its host, the step, and what was not
@@ -42,21 +45,30 @@ class TerminateOnNaN(keras.callbacks.Callback):
         folder: str | Path | None = None,
         sample_ids: Callable[[int], list] | None = None,
         hint: str | None = "a lower learning rate, or a longer warm-up",
+        gradients: bool = False,
     ):
         super().__init__()
+        self.gradients = gradients
         self.folder, self.sample_ids, self.hint = None if folder is None else Path(folder), sample_ids, hint
         self.finding: dict | None = None
 
+    def on_train_begin(self, logs=None):
+        scaled = isinstance(self.model.optimizer, keras.optimizers.LossScaleOptimizer)
+        if self.gradients and self._votes is not None and not scaled:
+            self._votes.watch_gradients = True
+
     def on_train_batch_end(self, batch, logs=None):
         loss = (logs or {}).get("loss", 0.0)
+        votes = self._votes
         if self.finding is None and not math.isfinite(loss):  # a running mean: NaN and infinity stay in it
             self._found(f"loss ({loss:g})", batch)
-            if is_distributed(self.model.optimizer):
-                votes_of(self.model.optimizer, "TerminateOnNaN").vote("not finite")
-        if is_distributed(self.model.optimizer):
-            votes = votes_of(self.model.optimizer, "TerminateOnNaN")
-            if votes.ride and "not finite" in votes.heard():
-                self.check()
+            if votes is not None:
+                votes.vote("not finite")
+        if votes is None or not votes.ride or "not finite" not in votes.heard():
+            return
+        if self.finding is None and votes.watch_gradients and votes.bad_gradient() is not None:
+            self._found(f"the gradient of '{votes.bad_gradient()}'", batch)
+        self.check()
 
     def on_epoch_end(self, epoch, logs=None):
         self.check()
@@ -69,6 +81,12 @@ class TerminateOnNaN(keras.callbacks.Callback):
         found = [finding for finding in told if finding is not None]
         if found:
             raise NotFinite(in_words(found), self.hint)
+
+    @property
+    def _votes(self):
+        """The votes of the optimizer; None where it meets no other rank."""
+        optimizer = self.model.optimizer
+        return votes_of(optimizer, "TerminateOnNaN") if is_distributed(optimizer) else None
 
     def _found(self, what: str, batch: int | None) -> None:
         self.finding = {

@@ -164,7 +164,8 @@ class _Exchange:
             tensors = [grads[i] for i in members]
             with_votes = number == 0 and self._votes_can_ride()
             if with_votes:
-                tensors.append(self.votes.outgoing(tensors[0].dtype))
+                paths = [getattr(variables[i], "path", variables[i].name) for i in members]
+                tensors = [*tensors, self.votes.outgoing(tensors, paths)]
             with tf.control_dependencies(before):
                 exchanged = self._average_dense(tensors, f"{self.name}.group{number}")
             if with_votes:

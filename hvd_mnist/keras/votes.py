@@ -22,13 +22,17 @@ class Votes:
     Attributes:
         ride: False where the exchange cannot carry them (Adasum, a process set, no dense gradient); then nobody
             hears a vote, and ``heard`` raises.
+        watch_gradients: set before the step is traced: a gradient of this rank's that is not finite is a vote for
+            "not finite" in the same step. It costs one sum for each gradient.
     """
 
     def __init__(self, name: str):
-        self.ride = False
+        self.ride = self.watch_gradients = False
+        self._watched: list[str] = []
         with tf.init_scope(), tf.device("/CPU:0"):
             self._mine = tf.Variable(tf.zeros(len(KINDS)), trainable=False, name=f"{name}.votes")
             self._heard = tf.Variable(tf.zeros(len(KINDS)), trainable=False, name=f"{name}.heard")
+            self._bad = tf.Variable(0, dtype=tf.int64, trainable=False, name=f"{name}.bad_gradient")
 
     def vote(self, kind: str, wanted: bool = True) -> None:
         """From the next exchange on, ask for ``kind`` (or no longer)."""
@@ -54,13 +58,28 @@ class Votes:
         """Forget what was heard: it has been done. Every rank does so after the same step."""
         self._heard.assign(tf.zeros(len(KINDS)))
 
+    def bad_gradient(self) -> str | None:
+        """Path of the first variable whose gradient on this rank was not finite in the last step, or None."""
+        place = int(self._bad.numpy())
+        return self._watched[place] if place < len(self._watched) else None
+
     # -- inside the training step ------------------------------------------------------------------------------
 
-    def outgoing(self, dtype) -> tf.Tensor:
-        """This rank's votes, [len(KINDS)], for the allreduce of gradients of ``dtype``."""
+    def outgoing(self, gradients: list[tf.Tensor], paths: list[str]) -> tf.Tensor:
+        """This rank's votes, [len(KINDS)], for the allreduce of ``gradients``, in their dtype."""
         self.ride = True
+        votes = self._mine.read_value()
+        if self.watch_gradients:
+            self._watched = paths
+            sums = tf.stack([tf.reduce_sum(tf.cast(gradient, tf.float32)) for gradient in gradients])
+            with tf.device("/CPU:0"):
+                bad = tf.logical_not(tf.math.is_finite(sums))
+                first = tf.argmax(tf.concat([bad, [True]], axis=0))  # len(paths) where all are finite
+                self._bad.assign(first)
+                found = tf.cast(first < len(paths), tf.float32)
+                votes = tf.maximum(votes, found * tf.one_hot(KINDS.index("not finite"), len(KINDS)))
         with tf.device("/CPU:0"):
-            return tf.cast(self._mine.read_value(), dtype)
+            return tf.cast(votes, gradients[0].dtype)
 
     def incoming(self, shares: tf.Tensor) -> None:
         """Keep what the allreduce brought back."""

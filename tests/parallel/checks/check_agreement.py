@@ -11,6 +11,7 @@ import pytest
 import hvd_mnist.keras as hvd
 from hvd_mnist.errors import DataError, NotFinite, ReplicasDiffer, UsageError
 from hvd_mnist.keras.nan import VARIABLE, in_words
+from hvd_mnist.training_callbacks import Patience
 
 LAST = hvd.size() - 1
 several_ranks = pytest.mark.several_ranks
@@ -132,6 +133,44 @@ def test_real_validation_metrics_are_averaged_before_early_stopping(rng):
     alike(seen["val_loss"])
 
 
+def test_the_table_of_docs_callbacks(rng, tmp_path):
+    """What docs/callbacks.md puts on every rank, and on rank 0: one training, equal replicas, files of rank 0 alone."""
+    calls = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        hvd.callbacks.TerminateOnNaN(tmp_path),
+        hvd.callbacks.PreemptionCallback(folder=tmp_path),
+        keras.callbacks.EarlyStopping("val_loss", patience=1, restore_best_weights=True),
+        keras.callbacks.ReduceLROnPlateau("val_loss"),
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+    ]
+    if hvd.rank() == 0:
+        calls += [
+            keras.callbacks.ModelCheckpoint(str(tmp_path / "best.keras"), save_best_only=True),
+            keras.callbacks.CSVLogger(str(tmp_path / "log.csv")),
+        ]
+    model = model_of_two_layers()
+    model.fit(*data(rng), batch_size=8, epochs=2, verbose=0, validation_data=data(rng), callbacks=calls)
+    for variable in model.trainable_variables:
+        alike(float(np.asarray(variable, np.float64).sum()))
+    assert {path.name for path in tmp_path.iterdir()} == ({"best.keras", "log.csv"} if hvd.rank() == 0 else set())
+
+
+def test_patience_ends_after_so_many_evaluations_without_a_better_loss():
+    patience = Patience(2)
+    told = []
+    for loss in (1.0, 0.9, 0.95, 0.8, 0.8, 0.81):
+        patience.evaluated(loss)
+        told.append(patience.is_over)
+    assert told == [False] * 5 + [True]
+    resumed = Patience(2, **Patience.part_of({"step": 9, **patience.state()}))
+    assert resumed.is_over and resumed.best_loss == 0.8
+    forever = Patience(None)
+    for _ in range(9):
+        forever.evaluated(1.0)
+    assert not forever.is_over and Patience.part_of(None) == {}
+
+
 # -- a loss that is not finite -------------------------------------------------------------------------------------
 
 
@@ -175,6 +214,27 @@ def test_a_loss_comes_before_the_variables_that_it_spoiled():
 def test_everybody_at_once_means_that_the_variables_were_spoiled():
     line = in_words([finding(rank, 5) for rank in range(4)])
     assert "on rank 0, h0, at step 5 (and on 3 more: the variables were not finite before)" in line
+
+
+def test_a_gradient_that_is_not_finite_under_a_finite_loss_names_its_rank(rng, tmp_path):
+    """sqrt(0) is finite and its slope is not: the loss says nothing, the gradient does, in the same step."""
+
+    def loss(y, prediction):
+        return keras.ops.mean(keras.ops.sqrt(keras.ops.abs(y[:, :1])) + 0 * prediction[:, :1]) + keras.ops.mean(
+            keras.ops.where(y[:, :1] == 0, keras.ops.sqrt(keras.ops.abs(0 * prediction[:, :1])), prediction[:, :1])
+        )
+
+    x, y = data(rng, 64)
+    if hvd.rank() == LAST:
+        y[19, 0] = 0
+    model = model_of_two_layers()
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), loss, jit_compile=False)
+    steps, finite = Steps(), hvd.callbacks.TerminateOnNaN(tmp_path, gradients=True)
+    with pytest.raises(
+        NotFinite, match=rf"the gradient of 'sequential/one/kernel' is not finite on rank {LAST}, .* step 3"
+    ):
+        model.fit(x, y, batch_size=8, shuffle=False, verbose=0, callbacks=[steps, finite])
+    assert alike(steps.made) == 3
 
 
 # -- told to stop or to save ---------------------------------------------------------------------------------------
