@@ -153,6 +153,11 @@ class TrainConfig:
             lonely = spec.name in ("commit_every", "reset_limit") and getattr(self, spec.name) != spec.default
             if lonely and not self.elastic:
                 raise UsageError(f"{flag(spec.name)} without --elastic", "--elastic")
+            if self.elastic and spec.name in ("time_limit", "patience", "requeue") and getattr(self, spec.name):
+                raise UsageError(
+                    f"{flag(spec.name)} with --elastic: an elastic job is not stopped on request",
+                    f"leave {flag(spec.name)} out, or --elastic",
+                )
         if self.requeue and (self.resume != "auto" or self.run_dir is None):
             raise UsageError(
                 "--requeue runs this command again, which must go on where it stopped", "--resume auto --run-dir DIR"

@@ -40,3 +40,9 @@ def test_what_slurm_says_is_handed_on(tmp_path, monkeypatch):
 def test_requeue_needs_a_run_to_go_on_with(knobs):
     with pytest.raises(UsageError, match="--resume auto --run-dir DIR"):
         TrainConfig(requeue=True, **knobs)
+
+
+@pytest.mark.parametrize("knobs", [{"time_limit": 5.0}, {"patience": 2}])
+def test_an_elastic_job_is_not_stopped_on_request(knobs):
+    with pytest.raises(UsageError, match="with --elastic: an elastic job is not stopped on request"):
+        TrainConfig(elastic=True, **knobs)
