@@ -27,7 +27,7 @@ from horovod.common.elastic import ObjectState, run_fn
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.tensorflow.functions import broadcast_object
 
-from hvd_mnist.errors import PeerLost, UsageError
+from hvd_mnist.errors import HvdMnistError, PeerLost, UsageError
 from hvd_mnist.keras.broadcast import broadcast_variables
 from hvd_mnist.keras.replicas import is_distributed
 from hvd_mnist.runtime import ending, world
@@ -67,8 +67,8 @@ def _lost_peer_is_horovods_error():
     where it stood; Horovod's loop knows one class alone."""
     try:
         yield
-    except (HorovodInternalError, HostsUpdatedInterrupt):
-        raise
+    except (HorovodInternalError, HostsUpdatedInterrupt, HvdMnistError):
+        raise  # a PeerLost that somebody raised on purpose too: he has given up
     except Exception as error:
         if isinstance(ending.translated(error), PeerLost):
             raise HorovodInternalError(str(error)) from error

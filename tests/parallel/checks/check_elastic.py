@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import hvd_mnist.keras as hvd
-from hvd_mnist.errors import UsageError
+from hvd_mnist.errors import PeerLost, UsageError
 
 
 def make_model():
@@ -96,12 +96,14 @@ def test_run_goes_back_to_the_last_commit_where_a_rank_was_lost():
 
     assert train(state, more=10) == 12 and seen == [0, 1]
 
-    @hvd.elastic.run
-    def broken(state):
-        raise ValueError("a fault of the program, not of a rank")
+    for error in (ValueError("a fault of the program"), PeerLost("too many resets: the program gives up")):
 
-    with pytest.raises(ValueError, match="fault of the program"):
-        broken(state)
+        @hvd.elastic.run
+        def broken(state, error=error):
+            raise error
+
+        with pytest.raises(type(error), match=str(error)):
+            broken(state)
 
 
 def test_callbacks_count_batches_and_epochs_over_resets():
