@@ -8,7 +8,6 @@ from hvd_mnist.errors import LaunchError
 from hvd_mnist.launch import ssh
 from hvd_mnist.launch.job import Job, Mpi, Site
 
-SAVE_SECONDS = 15  # more than the guards give (launch/guard.py), less than launch waits (launch/run.py)
 TAGS = {
     "openmpi-4": r"\[\d+,(\d+)\]<std(?:out|err)>:",
     "openmpi-5": r"\[(?:[^\]\s]*@)?\d+,(\d+)\]<std(?:out|err)>: ",
@@ -116,8 +115,5 @@ def _hydra(job: Job, site: Site, mpi: Mpi, names: list[str], reasons: list[str])
 
 
 def variables(mpi: Mpi) -> dict[str, str]:
-    """Settings that an MPI takes from the environment."""
-    if mpi.family == "intel":
-        return {"I_MPI_PIN": "0"}
-    # From SIGTERM to SIGKILL of the ranks, when mpirun is told to stop: one second is too short for a save.
-    return {"OMPI_MCA_odls_base_sigkill_timeout": str(SAVE_SECONDS)} if mpi.family == "openmpi-4" else {}
+    """Settings that Intel MPI takes from the environment alone."""
+    return {"I_MPI_PIN": "0"} if mpi.family == "intel" else {}

@@ -22,6 +22,7 @@ from hvd_mnist.launch import failure, reach
 from hvd_mnist.launch.job import Command
 from hvd_mnist.launch.output import Fold, Lines, RankLogs, shown
 
+SAVE_SECONDS = 10.0  # for the ranks of train to save, before mpirun is sent SIGTERM
 STOP_SECONDS = 20.0  # from SIGTERM to SIGKILL of the launcher; horovodrun itself takes up to 10
 DRAIN_SECONDS = 2.0  # for output that is under way when the launcher has ended
 ALONE_SECONDS = 20.0  # that other ranks may run on when one has failed; Hydra would let them run for ever
@@ -70,7 +71,7 @@ def run(command: Command, log_dir: str | None = None, timeout: float | None = No
             signal.signal(number, signal.SIG_DFL)  # a second one ends us at once, and the kernel the launcher
         if process is not None and not ended:
             with contextlib.suppress(KeyboardInterrupt):
-                _stop(process, watcher)
+                _stop(process, watcher, may_save=bool(stopped or late))
     watcher.finish()
     if logs.broken:
         print(f"hvd-mnist: {logs.broken}", file=sys.stderr)
@@ -154,7 +155,7 @@ def _start(command: Command) -> subprocess.Popen:
         ) from None
 
 
-def _stop(process: subprocess.Popen, watcher: _Watcher) -> None:
+def _stop(process: subprocess.Popen, watcher: _Watcher, may_save: bool) -> None:
     """Ask the launcher to end its ranks; kill what has not ended in STOP_SECONDS."""
     import psutil
 
@@ -162,7 +163,12 @@ def _stop(process: subprocess.Popen, watcher: _Watcher) -> None:
     with contextlib.suppress(psutil.Error):
         family = psutil.Process(process.pid).children(recursive=True)
     try:
-        process.terminate()
+        if may_save and watcher.hands_on_usr1:
+            process.send_signal(signal.SIGUSR1)
+            with contextlib.suppress(TimeoutError):
+                watcher.watch(process, time.monotonic() + SAVE_SECONDS)
+        if process.returncode is None:
+            process.terminate()
         with contextlib.suppress(TimeoutError):
             watcher.watch(process, time.monotonic() + STOP_SECONDS)
     finally:
@@ -182,6 +188,9 @@ class _Watcher:
         self.endings: list[failure.Ending] = []
         self.launcher_said: deque[str] = deque(maxlen=200)
         self._ours = "hvd_mnist" in command.argv  # as in: python -m hvd_mnist train
+        # Told to stop by SIGTERM, Open MPI kills the ranks a second after they hear of it, and no longer reads what
+        # they say. SIGUSR1 it hands on at once; the trainer takes it as the same wish.
+        self.hands_on_usr1 = command.launcher.startswith("openmpi") and self._ours
         self._fold = Fold()
         self._lines = {1: Lines(command.tag), 2: Lines(command.tag)}
 

@@ -16,8 +16,8 @@
 # 3     node2  1           2           1           2           1
 cd /home/ann/mnist &&
     env -i HOME=/home/ann HOROVOD_GLOO_TIMEOUT_SECONDS=120 LANG=en_US.UTF-8 NCCL_DEBUG=INFO \
-    OMPI_MCA_odls_base_sigkill_timeout=15 PATH=/venv/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 SLURM_CPUS_PER_TASK=8 \
-    SLURM_JOB_ID=17 SLURM_JOB_NODELIST='node[1-2]' SLURM_TASKS_PER_NODE='2(x2)' TF_CPP_MIN_LOG_LEVEL=2 \
+    PATH=/venv/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 SLURM_CPUS_PER_TASK=8 SLURM_JOB_ID=17 \
+    SLURM_JOB_NODELIST='node[1-2]' SLURM_TASKS_PER_NODE='2(x2)' TF_CPP_MIN_LOG_LEVEL=2 \
     /opt/ompi/bin/mpirun -np 4 -H node1:2,node2:2 --bind-to none --map-by slot --tag-output --prefix /opt/ompi \
     --mca plm_rsh_agent \
     'ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3' \

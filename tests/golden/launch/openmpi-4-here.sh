@@ -11,7 +11,7 @@
 # 1     localhost  1           2           0           1           1
 cd /home/ann/mnist &&
     env -i HOME=/home/ann HOROVOD_GLOO_TIMEOUT_SECONDS=120 LANG=en_US.UTF-8 NCCL_DEBUG=INFO \
-    OMPI_MCA_odls_base_sigkill_timeout=15 PATH=/venv/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 TF_CPP_MIN_LOG_LEVEL=2 \
+    PATH=/venv/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 TF_CPP_MIN_LOG_LEVEL=2 \
     /opt/ompi/bin/mpirun -np 2 -H localhost:2 --bind-to none --map-by slot --tag-output -x HOME \
     -x HOROVOD_GLOO_TIMEOUT_SECONDS -x LANG -x NCCL_DEBUG -x PATH -x PYTHONUNBUFFERED -x TF_CPP_MIN_LOG_LEVEL \
     /venv/bin/python -m hvd_mnist.launch.guard -- /venv/bin/python -m hvd_mnist train --epochs 3

@@ -21,7 +21,7 @@
 # 7     h2    3           4           1           2           3
 cd /home/ann/mnist &&
     env -i HOME=/home/ann HOROVOD_GLOO_TIMEOUT_SECONDS=120 LANG=en_US.UTF-8 NCCL_DEBUG=INFO \
-    OMPI_MCA_odls_base_sigkill_timeout=15 PATH=/venv/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 TF_CPP_MIN_LOG_LEVEL=2 \
+    PATH=/venv/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 TF_CPP_MIN_LOG_LEVEL=2 \
     /opt/ompi/bin/mpirun --allow-run-as-root -np 8 -H h1:4,h2:4 --bind-to none --map-by slot --tag-output \
     --prefix /opt/ompi --mca plm_rsh_agent \
     'ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3' \
