@@ -7,12 +7,12 @@ start where TensorFlow cannot be imported at all.
 
 from __future__ import annotations
 
-import importlib
 import sys
 
 import click
 
 from hvd_mnist import __version__
+from hvd_mnist.commands.lazy import LazyGroup
 from hvd_mnist.errors import HvdMnistError
 
 COMMANDS = {
@@ -32,29 +32,9 @@ COMMANDS = {
     "whoami": ("hvd_mnist.commands.hosts", "whoami", "Rank, size and launcher of this process, and why."),
     "launch": ("hvd_mnist.commands.launch", "launch", "Start a job on hosts: horovodrun, mpirun, srun or here."),
     "baseline": ("hvd_mnist.commands.baseline", "baseline", "The older ways: one device, towers, parameter servers."),
+    "bench": ("hvd_mnist.commands.bench", "bench", "Measure: the older ways beside the ring, and more."),
     "doctor": ("hvd_mnist.commands.doctor", "doctor", "Can this machine, or can these hosts, train?"),
 }
-
-
-class LazyGroup(click.Group):
-    """A click group whose commands are imported when they are used, not when they are listed."""
-
-    def __init__(self, *args, lazy: dict[str, tuple[str, str, str]], **kwargs):
-        super().__init__(*args, **kwargs)
-        self._lazy = lazy
-
-    def list_commands(self, ctx):
-        return list(self._lazy)
-
-    def get_command(self, ctx, name):
-        if name not in self._lazy:
-            return None
-        module, attribute, _ = self._lazy[name]
-        return getattr(importlib.import_module(module), attribute)
-
-    def format_commands(self, ctx, formatter):
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, help_line) for name, (_, _, help_line) in self._lazy.items()])
 
 
 @click.group(

@@ -13,7 +13,8 @@ A worker pulls the weights, computes the gradients of its batch and pushes them;
 Synchronous: the ps tasks wait for the gradients of N workers, take the mean, update once, and let the workers go on.
 Asynchronous: each worker's gradients are applied when they come, to weights that others may have changed meanwhile.
 
-Worker 0 is the chief: it also fills the variables, evaluates, and writes the run folder. The graph is in ps_graph.py.
+Worker 0 is the chief: it also fills the variables, has them updated, evaluates, and writes the run folder (ps_chief.py).
+The graph is in ps_graph.py.
 """
 
 from __future__ import annotations
@@ -24,15 +25,12 @@ import re
 import time
 
 from hvd_mnist.baselines import tasks
-from hvd_mnist.baselines.course import Course, Work, prepare, task_report
+from hvd_mnist.baselines.course import Work, prepare, task_report
 from hvd_mnist.baselines.ps_mode import Mode
-from hvd_mnist.baselines.shards import bytes_by_ps, place_shards
+from hvd_mnist.baselines.shards import place_shards
 from hvd_mnist.config import TrainConfig
-from hvd_mnist.console import count
 from hvd_mnist.errors import LaunchError, PeerLost
 from hvd_mnist.runtime import devices, traffic, world
-
-REPORT_SECONDS = 15.0  # that the others have for their last words
 
 
 # ---- A ps task
@@ -116,6 +114,8 @@ def work_on(config: TrainConfig, cluster: dict[str, list[str]], index: int, mode
     work = prepare(config, workers, asynchronous=not mode.synchronous)
     member = Worker(work, cluster, index, mode, server, threads)
     if index == 0:
+        from hvd_mnist.baselines.ps_chief import chief
+
         chief(member, knob_sources)
     else:
         follow(member)
@@ -248,6 +248,7 @@ def follow(me: Worker) -> None:
             )
         time.sleep(0.1)
     me.step = int(me.run(me.g.step))
+    me.run(me.g.beat, {me.g.number: 0})
     steps = 0
     for steps, (x, y) in enumerate(me.rounds(me.step)):
         if me.mode.synchronous:
@@ -261,125 +262,3 @@ def follow(me: Worker) -> None:
             break
         me.step_on(x, y, steps + 1)
     me.run(me.g.report, {me.g.text: json.dumps(me.report(steps))})
-
-
-def chief(me: Worker, knob_sources) -> None:
-    """Worker 0: fill the variables, compute as the others do, update (synchronous), evaluate, save, collect, end."""
-    from hvd_mnist.baselines.ps_graph import STOP
-
-    g, work, mode = me.g, me.work, me.mode
-    ps, workers = len(me.cluster["ps"]), len(me.cluster["worker"])
-    where = f"{count(workers, 'worker')}, {ps} ps, {len(me.shards)} shards {mode.placement}"
-    kind = "sync" if mode.synchronous else "async"
-    course = Course(f"parameter-server ({kind})", work, where, knob_sources, refresh=lambda: pull(me))
-    held = ", ".join(
-        f"ps {task}: {size:,} bytes".replace(",", " ") for task, size in enumerate(bytes_by_ps(me.shards, ps))
-    )
-    course.console.say(f"variables: {held}")
-
-    def saved() -> str:
-        newest = sorted(course.run.glob("checkpoints/step-*"))
-        if not newest:
-            return "nothing was saved yet: start again; --checkpoint-every saves more often"
-        return f"--resume auto --run-dir {course.run} goes on from {newest[-1].name}"
-
-    me.saved = saved
-    push_all(me)
-    me.run(g.start_beats)
-    me.step = course.done
-    me.run(g.set_step, {g.number: me.step})
-    if mode.synchronous:
-        me.run(g.hand_out, {g.number: me.step})
-    course.begin_epoch(me.step // work.per_epoch)
-    course.console.start_progress(work.total, me.step)
-    steps = 0
-    for x, y in me.rounds(me.step) if me.step < work.total else ():
-        steps += 1
-        loss, accuracy, _ = me.step_on(x, y, steps)
-        if mode.synchronous:
-            me.step = int(me.run(g.update))
-            if me.step < work.total:
-                me.run(g.hand_out, {g.number: me.step})
-        course.made(me.step, float(loss), float(accuracy))
-        if me.step >= work.total:
-            break
-        if me.step // work.per_epoch > course.epoch:
-            if course.end_epoch():
-                break
-            course.begin_epoch(me.step // work.per_epoch)
-    course.console.stop_progress()
-    me.run(g.stop)
-    if mode.synchronous:
-        me.run(g.hand_out, {g.number: STOP})
-    reports = {"worker:0": me.report(steps)}
-    reports |= collect(me, workers - 1)
-    if steps and not course.reached:
-        course.step = me.step = int(me.run(g.step))  # others' last updates may have come meanwhile
-        course.end_epoch()
-    for task in range(ps):
-        me.run(g.order[task], {g.text: "report"})
-    reports |= collect(me, ps)
-    for task in reversed(range(ps)):
-        dismiss(me, task)
-    names = [*(f"ps:{task}" for task in range(ps)), *(f"worker:{worker}" for worker in range(workers))]
-    told = [reports[name] | {"rank": rank} for rank, name in enumerate(names) if name in reports]
-    silent = [name for name in names if name not in reports]
-    if silent:
-        course.console.say(f"without a report: {', '.join(silent)}")
-    stale = {task["task"]: task["staleness"] for task in told if task.get("staleness")}
-    for name, found in stale.items():
-        course.console.say(
-            f"{name}: gradients were {found['mean']} updates old in the mean, at most {found['largest']}"
-        )
-    course.finish(told, mode=kind, staleness=stale or None, ps_bytes=bytes_by_ps(me.shards, ps), without_report=silent)
-
-
-def push_all(me: Worker) -> None:
-    """Fill the ps tasks with the model's and the optimizer's values."""
-    import numpy as np
-
-    from hvd_mnist.baselines.ps_graph import slot_variables
-
-    values = [me.work.model.trainable_variables, *slot_variables(me.work.optimizer)]
-    cut = [np.asarray(group[s.variable])[s.first : s.stop] if s.shape else np.asarray(group[s.variable])
-           for group in values for s in me.shards]  # fmt: skip
-    me.run(me.g.fill, dict(zip([*me.g.places, me.g.number], [*cut, int(me.work.optimizer.iterations)], strict=True)))
-
-
-def pull(me: Worker) -> None:
-    """Bring the chief's Keras model and optimizer up to what the ps tasks hold."""
-    import numpy as np
-
-    from hvd_mnist.baselines.ps_graph import slot_variables
-
-    found = iter(me.run(me.g.read))
-    for group in (me.work.model.trainable_variables, *slot_variables(me.work.optimizer)):
-        parts: dict[int, list] = {}
-        for shard in me.shards:
-            parts.setdefault(shard.variable, []).append(next(found))
-        for number, variable in enumerate(group):
-            mine = parts[number]
-            variable.assign(mine[0] if len(mine) == 1 else np.concatenate(mine))
-    me.work.optimizer.iterations.assign(me.step)
-
-
-def collect(me: Worker, number: int) -> dict[str, dict]:
-    """The reports of ``number`` tasks, by task; fewer where some say nothing within REPORT_SECONDS."""
-    found, until = {}, time.monotonic() + REPORT_SECONDS
-    while len(found) < number and time.monotonic() < until:
-        try:
-            report = json.loads(me.run(me.g.reports, limit=1.0))
-            found[report["task"]] = report
-        except TimeoutError:
-            continue
-    return found
-
-
-def dismiss(me: Worker, task: int) -> None:
-    """Let a ps task go; that it is gone before it has answered is no failure."""
-    import tensorflow as tf
-
-    try:
-        me.session.run(me.g.order[task], {me.g.text: "leave"}, tf.compat.v1.RunOptions(timeout_in_ms=5000))
-    except tf.errors.OpError:
-        pass

@@ -27,6 +27,7 @@ class PsGraph:
         push: synchronous: this worker's gradients go to the accumulators.
         update: synchronous, for the chief: wait for the gradients, update, hand out tokens; gives the new step.
         train: asynchronous: (step read beside the weights, step after the update).
+        beats: of every worker, its steps so far, -1 before it is there; ``beat`` sets this worker's to ``number``.
         token, tokens_left: this worker's next token, and how many more there are.
         orders, report, reports: the end of a job; see parameter_server.py.
     """
@@ -55,6 +56,7 @@ class PsGraph:
     stopped: object
     stop: object
     beats: object
+    beat: object
     start_beats: object
     text: object
     order: list
@@ -83,7 +85,7 @@ def build_graph(work: Work, seeds: list, shards: list[Shard], ps: int, workers: 
         with tf.device(ps_device(0)):
             step = v1.get_variable("global_step", (), tf.int64, v1.zeros_initializer(), use_resource=True)
             stopped = v1.get_variable("stopped", (), tf.bool, v1.zeros_initializer(), use_resource=True)
-            beats = v1.get_variable("beats", (workers,), tf.int64, v1.zeros_initializer(), use_resource=True)
+            beats = v1.get_variable("beats", (workers,), tf.int64, v1.constant_initializer(-1), use_resource=True)
             number = v1.placeholder(tf.int64, ())
             queues = [
                 v1.FIFOQueue(-1, tf.int64, ((),), shared_name=f"tokens_{worker}", name=f"tokens_{worker}")
@@ -177,6 +179,7 @@ def build_graph(work: Work, seeds: list, shards: list[Shard], ps: int, workers: 
                 stopped=stopped.read_value(),
                 stop=stopped.assign(True, read_value=False),
                 beats=beats.read_value(),
+                beat=beat,
                 start_beats=tf.group(beats.initializer, stopped.initializer),
                 text=text,
                 order=[queue.enqueue(text) for queue in orders],

@@ -1,0 +1,20 @@
+"""``hvd-mnist bench``: the words after it. Each lives in a module of its own, imported when it is used."""
+
+from __future__ import annotations
+
+import click
+
+from hvd_mnist.commands.lazy import LazyGroup
+
+COMMANDS = {
+    # name: (module, attribute, one line of help)
+    "allreduce": ("hvd_mnist.commands.bench_exchange", "allreduce", "Latency and bandwidth, as by nccl-tests."),
+    "broadcast": ("hvd_mnist.commands.bench_exchange", "broadcast", "The same for a broadcast."),
+    "allgather": ("hvd_mnist.commands.bench_exchange", "allgather", "The same for an allgather."),
+    "compare": ("hvd_mnist.commands.bench_compare", "compare", "The older ways beside the ring, on the same work."),
+}
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS)
+def bench():
+    """Measurements; each proves its answer before its speed."""
