@@ -24,6 +24,16 @@ def knob(default, help, *, group, choices=(), least=None, above=None, most=None)
     return field(default=default, metadata=metadata)
 
 
+NOT_ELASTIC = {
+    "steps": "a step is another number of examples when ranks change; --epochs is not",
+    "accumulate": "it commits whole steps of one pass",
+    "patience": "an elastic job is not stopped on request",
+    "time_limit": "an elastic job is not stopped on request",
+    "requeue": "an elastic job is not stopped on request",
+    "inject": "kill its processes instead",
+}
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """What to train, on what, how and where. Raises UsageError where a value is out of range."""
@@ -153,9 +163,9 @@ class TrainConfig:
             lonely = spec.name in ("commit_every", "reset_limit") and getattr(self, spec.name) != spec.default
             if lonely and not self.elastic:
                 raise UsageError(f"{flag(spec.name)} without --elastic", "--elastic")
-            if self.elastic and spec.name in ("time_limit", "patience", "requeue") and getattr(self, spec.name):
+            if self.elastic and spec.name in NOT_ELASTIC and getattr(self, spec.name) != spec.default:
                 raise UsageError(
-                    f"{flag(spec.name)} with --elastic: an elastic job is not stopped on request",
+                    f"{flag(spec.name)} with --elastic: {NOT_ELASTIC[spec.name]}",
                     f"leave {flag(spec.name)} out, or --elastic",
                 )
         if self.requeue and (self.resume != "auto" or self.run_dir is None):

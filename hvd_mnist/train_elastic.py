@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hvd_mnist import __version__, checkpoint, train
-from hvd_mnist.config import TrainConfig, flag
+from hvd_mnist.config import TrainConfig
 from hvd_mnist.console import Console, count
 from hvd_mnist.data import shard, sources
 from hvd_mnist.errors import CheckpointError, PeerLost, UsageError
@@ -30,7 +30,6 @@ from hvd_mnist.runtime import devices, world
 from hvd_mnist.schedule import Plan, make_optimizer, scaled_rate
 
 LOCK_SECONDS = 20.0  # for the process of a lost rank 0 to be gone, which holds the run folder
-NOT_YET = ("steps", "accumulate", "patience", "time_limit", "requeue", "inject")
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,6 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
         HvdMnistError: one of the tree; PeerLost after more resets than ``reset_limit``.
     """
     mine = Here(born=time.time())
-    refuse_what_it_has_not(config)
 
     # -- By itself: GPU, data, model. Others may be waiting for this rank ---------------------------------------
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's greeting, once per rank, hides our lines
@@ -371,14 +369,6 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
     if mine.lock is not None:
         mine.lock.release()
     return summary
-
-
-def refuse_what_it_has_not(config: TrainConfig) -> None:
-    """Raise UsageError for a knob that has no meaning yet when ranks come and go."""
-    for spec in dataclasses.fields(config):
-        if spec.name in NOT_YET and getattr(config, spec.name) != spec.default:
-            hint = "--epochs: a step is another number of examples when ranks change" if spec.name == "steps" else None
-            raise UsageError(f"--elastic does not take {flag(spec.name)}", hint)
 
 
 def claim(mine: Here, run: Path, patient: bool) -> None:
