@@ -13,8 +13,8 @@ A worker pulls the weights, computes the gradients of its batch and pushes them;
 Synchronous: the ps tasks wait for the gradients of N workers, take the mean, update once, and let the workers go on.
 Asynchronous: each worker's gradients are applied when they come, to weights that others may have changed meanwhile.
 
-Worker 0 is the chief: it also fills the variables, has them updated, evaluates, and writes the run folder (ps_chief.py).
-The graph is in ps_graph.py.
+Worker 0 is the chief: it also fills the variables, has them updated, evaluates, and writes the run folder
+(ps_chief.py). The graph is in ps_graph.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from hvd_mnist.baselines.shards import place_shards
 from hvd_mnist.config import TrainConfig
 from hvd_mnist.errors import LaunchError, PeerLost
 from hvd_mnist.runtime import devices, traffic, world
-
 
 # ---- A ps task
 
