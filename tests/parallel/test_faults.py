@@ -3,8 +3,6 @@
 The whole of it is a command, ``python -m tests.parallel.fault_matrix``; docs/faults.md has its result.
 """
 
-import re
-
 import pytest
 
 from hvd_mnist.faults import KINDS, MOMENTS, WITHOUT_SENSE
@@ -48,13 +46,3 @@ def test_the_job_ends_says_why_and_goes_on(cell, matrix):
     outcome = matrix.run(cell)
     print(shown(outcome))
     assert not outcome.wrong, f"{outcome.wrong}\n{outcome.output[-5000:]}"
-
-
-def test_refused_on_every_rank_alike(tmp_path):
-    """A fault of a rank that the job has not: one line, status 2, under a launcher too."""
-    from tests.parallel.ranks import train
-
-    options = ["--data", "sample", "--run-dir", str(tmp_path / "run"), "--allow-faults"]
-    ended = train(*options, "--inject", "kill:rank=5,step=2", launcher="mpirun", np=2)
-    assert ended.status == 2, ended.output
-    assert re.search(r"error: rank \d on \S+, .*--inject kill:rank=5,step=2: the job has ranks 0 to 1", ended.output)
