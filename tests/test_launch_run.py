@@ -61,7 +61,7 @@ size, options = int(sys.argv[1]), eval(sys.argv[2])
 run.ALONE_SECONDS = run.STOP_SECONDS = 2
 argv = (sys.executable, os.environ["STAND_IN"], str(size), *sys.argv[3:]) if size > 1 else tuple(sys.argv[3:])
 command = Command("horovodrun-gloo", argv, dict(os.environ), os.getcwd(), place(parse_hosts(f"localhost:{size}")), (),
-                  tag=horovodrun.TAG if size > 1 else None)
+                  tag=horovodrun.TAG if size > 1 else None, elastic="ELASTIC" in os.environ)
 cli.cli = lambda **_: None
 cli.cli.main = lambda **_: run.run(command, log_dir="logs", **options)
 cli.main()
@@ -74,9 +74,10 @@ def start(tmp_path):
     (tmp_path / "stand_in.py").write_text(STAND_IN)
     started = []
 
-    def start(size, program, deaf=False, **options):
+    def start(size, program, deaf=False, elastic=False, **options):
         environ = {**os.environ, "PYTHONPATH": str(ROOT), "STAND_IN": str(tmp_path / "stand_in.py")}
         environ |= {"MARK_OF_TEST": str(tmp_path)} | ({"DEAF": "1"} if deaf else {})
+        environ |= {"ELASTIC": "1"} if elastic else {}
         words = [sys.executable, "-c", RUN, str(size), repr(options), sys.executable, "-u", "-c", program]
         process = subprocess.Popen(
             words, cwd=tmp_path, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -154,6 +155,18 @@ def test_a_launcher_that_lets_the_others_run_on_is_ended(start):
     program = RANK + "sys.exit(3) if r == 1 else time.sleep(100)"
     status, _, err = finish(start(2, program, deaf=True))
     assert status == 3 and "rank 1 on" in err.splitlines()[-1]
+
+
+def test_an_elastic_job_outlives_a_rank_that_failed(start):
+    """Its launcher goes on; for longer than another job may run when a rank has failed."""
+    status, _, err = finish(start(2, RANK + "sys.exit(3) if r == 1 else time.sleep(4)", deaf=True, elastic=True))
+    assert status == 0 and "the job went on without it: rank 1 on" in err.splitlines()[-1]
+
+
+def test_an_elastic_job_whose_rank_gave_up_is_ended(start):
+    """Rank 1 lost rank 0, which hangs: Horovod's launcher would wait for it for ever."""
+    status, _, err = finish(start(2, RANK + "sys.exit(201) if r == 1 else time.sleep(100)", deaf=True, elastic=True))
+    assert status == 201 and "rank 1 on" in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("deaf", [False, True])

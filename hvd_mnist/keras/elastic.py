@@ -19,6 +19,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import sys
+import threading
 
 import horovod.tensorflow as hvd
 import keras
@@ -31,6 +34,8 @@ from hvd_mnist.errors import HvdMnistError, PeerLost, UsageError
 from hvd_mnist.keras.broadcast import broadcast_variables
 from hvd_mnist.keras.replicas import is_distributed
 from hvd_mnist.runtime import ending, world
+
+MEET_SECONDS = 600.0  # as Horovod's launcher waits for new hosts
 
 __all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback", "run"]
 
@@ -57,8 +62,25 @@ def run(func):
 
 
 def _meet_again() -> None:
-    hvd.shutdown()
-    world.join()
+    """Horovod's launcher waits, without a limit, for every rank that it has not seen end; one that hangs never will."""
+    limit = float(os.environ.get("HOROVOD_ELASTIC_TIMEOUT", MEET_SECONDS))
+    watch = threading.Timer(limit, _give_up, [limit])
+    watch.daemon = True
+    watch.start()
+    try:
+        hvd.shutdown()
+        world.join()
+    finally:
+        watch.cancel()
+
+
+def _give_up(limit: float) -> None:
+    line = PeerLost(
+        f"a rank on {world.hostname()} waited {limit:g} s to meet the others again: does one of them hang?",
+        "run it again; a new host that needs longer to start: HOROVOD_ELASTIC_TIMEOUT=SECONDS",
+    )
+    print(f"hvd-mnist: error: {line}", file=sys.stderr, flush=True)
+    os._exit(line.exit_status)  # the wait is in C++ and cannot be interrupted
 
 
 @contextlib.contextmanager

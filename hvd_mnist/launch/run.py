@@ -57,8 +57,7 @@ def run(command: Command, log_dir: str | None = None, timeout: float | None = No
             signal.signal(number, _raise_stopped)
         signal.signal(signal.SIGUSR1, lambda number, frame: _ask_to_stop(command, number))
         process = _start(command)
-        alone = None if command.elastic else ALONE_SECONDS
-        ended = watcher.watch(process, time.monotonic() + timeout if timeout else None, alone=alone)
+        ended = watcher.watch(process, time.monotonic() + timeout if timeout else None, alone=ALONE_SECONDS)
     except KeyboardInterrupt:
         stopped = signal.SIGINT
     except _Stopped as error:
@@ -219,7 +218,7 @@ class _Watcher:
                     gone = now
                 if gone is not None and now - gone > DRAIN_SECONDS:
                     break  # an orphan may hold a pipe open
-                if self.endings and failed_at is None:
+                if failed_at is None and self._has_failed():
                     failed_at = now
                 if alone is not None and failed_at is not None and now - failed_at > alone and gone is None:
                     return False
@@ -230,6 +229,12 @@ class _Watcher:
         except subprocess.TimeoutExpired:
             raise TimeoutError from None
         return True
+
+    def _has_failed(self) -> bool:
+        """A rank failed; in an elastic job, one that had lost others and gave up: it outlives all other failures."""
+        if not self.command.elastic:
+            return bool(self.endings)
+        return any(ending.status == PeerLost.exit_status and not ending.told for ending in self.endings)
 
     def _take(self, stream: int, data: bytes) -> None:
         now = time.monotonic()
