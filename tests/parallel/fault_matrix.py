@@ -3,7 +3,8 @@
     python -m tests.parallel.fault_matrix                                      the whole matrix: hours on 2 cores
     python -m tests.parallel.fault_matrix --np 2 --launchers mpirun --kinds kill,hang --times save
 
-Writes FOLDER/matrix.md and FOLDER/matrix.json after each cell; the status is 1 where a cell failed. A cell is a job
+Writes FOLDER/matrix.md and FOLDER/matrix.json after each cell, with what earlier calls found there (--folder); the
+status is 1 where a cell failed. A cell is a job
 of 13 steps on the sample data with one fault, then the same command without it. What is asked of each cell is in
 ``Matrix.run``; what each kind must look like is ``EXPECTED``. docs/faults.md shows a measured table.
 """
@@ -38,6 +39,12 @@ OPTIONS = ["--data", "sample", "--model", "mlp", "--global-batch", "400", "--ste
            "--checkpoint-every", "4", "--keep", "9", "--no-tensorboard", "--resume", "auto",
            "--stall-timeout", str(STALL_TIMEOUT)]  # fmt: skip
 WHEN = {"start": "step=0", "step": "step=6", "save": "at=save,step=8", "evaluate": "at=evaluate,step=10"}
+COLUMNS = {
+    "start": "before step 1",
+    "step": "in step 6",
+    "save": "in the save after step 8",
+    "evaluate": "in the evaluation after step 10",
+}
 PLACE = {
     "start": r"before the first step",
     "step": r"(in|at|after) step 6\b",
@@ -279,26 +286,33 @@ def cells(kinds, moments, launchers, sizes) -> list[Cell]:
 
 
 def markdown(outcomes: list[Outcome]) -> str:
-    """One row a kind and moment, one column a launcher and number of ranks."""
-    columns = list(dict.fromkeys((o.cell.launcher, o.cell.np) for o in outcomes))
-    rows = list(dict.fromkeys((o.cell.kind, o.cell.moment) for o in outcomes))
-    found = {(o.cell.kind, o.cell.moment, o.cell.launcher, o.cell.np): o for o in outcomes}
-    lines = [
-        "| fault | when | " + " | ".join(f"{LAUNCHERS[launcher]}, {np} ranks" for launcher, np in columns) + " |",
-        "| --- | --- |" + " --- |" * len(columns),
-    ]
-    for kind, moment in rows:
-        told = [shown(found.get((kind, moment, *column))) for column in columns]
-        lines.append(f"| `{kind}` | {moment} | " + " | ".join(told) + " |")
-    return "\n".join(lines) + "\n"
+    """One row a kind, one column a moment; in a place, each launcher and number of ranks: status, seconds to the end."""
+    lines = ["| fault | " + " | ".join(COLUMNS.values()) + " |", "| --- |" + " --- |" * len(COLUMNS)]
+    for kind in KINDS:
+        told = [
+            "no sense"
+            if (kind, moment) in WITHOUT_SENSE
+            else "<br>".join(shown(o) for o in outcomes if (o.cell.kind, o.cell.moment) == (kind, moment)) or "not run"
+            for moment in MOMENTS
+        ]
+        lines.append(f"| `{kind}` | " + " | ".join(told) + " |")
+    failed = sum(bool(outcome.wrong) for outcome in outcomes)
+    return "\n".join(lines) + f"\n\n{len(outcomes)} cells run, {len(outcomes) - failed} green.\n"
 
 
-def shown(outcome: Outcome | None) -> str:
-    """``green, 137, 2.1 s`` or what was wrong."""
-    if outcome is None:
-        return "not run"
-    verdict = "**" + "; ".join(outcome.wrong) + "**" if outcome.wrong else "green"
-    return f"{verdict}, status {outcome.status}, {outcome.seconds} s"
+def shown(outcome: Outcome) -> str:
+    """``mpirun x2: 137, 2 s``, and what was wrong."""
+    cell, wrong = outcome.cell, "; ".join(outcome.wrong)
+    seconds = "?" if outcome.seconds is None else f"{outcome.seconds:.0f}"
+    return f"{cell.launcher} x{cell.np}: {outcome.status}, {seconds} s" + (f" **{wrong}**" if wrong else "")
+
+
+def recorded(folder: Path) -> dict[Cell, Outcome]:
+    """What earlier calls found in the same folder."""
+    path = folder / "matrix.json"
+    found = json.loads(path.read_text()) if path.exists() else []
+    outcomes = [Outcome(**{**each, "cell": Cell(**each["cell"])}) for each in found]
+    return {outcome.cell: outcome for outcome in outcomes}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -321,15 +335,16 @@ def main(argv: list[str] | None = None) -> int:
             parser.error(f"--{name} {unknown[0]}: expected some of {', '.join(map(str, values))}")
     folder = options.folder or Path(tempfile.mkdtemp(prefix="fault-matrix-"))
     folder.mkdir(parents=True, exist_ok=True)
-    matrix, outcomes = Matrix(folder, options.resume_all), []
-    for cell in cells(options.kinds, options.times, options.launchers, options.np):
-        outcomes.append(matrix.run(cell))
-        print(f"{cell.name}: {shown(outcomes[-1])}; newest {outcomes[-1].newest}, resumed {outcomes[-1].resumed}")
-        sys.stdout.flush()
-        (folder / "matrix.md").write_text(markdown(outcomes))
-        (folder / "matrix.json").write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
-    failed = sum(bool(outcome.wrong) for outcome in outcomes)
-    print(f"{len(outcomes)} cells, {failed} failed: {folder / 'matrix.md'}")
+    matrix, found = Matrix(folder, options.resume_all), recorded(folder)
+    wanted = cells(options.kinds, options.times, options.launchers, options.np)
+    for cell in wanted:
+        outcome = found[cell] = matrix.run(cell)
+        verdict = "wrong" if outcome.wrong else "green"
+        print(f"{verdict}  {cell.kind} {cell.moment}  {shown(outcome)}  resumed {outcome.resumed}", flush=True)
+        (folder / "matrix.md").write_text(markdown(list(found.values())))
+        (folder / "matrix.json").write_text(json.dumps([asdict(each) for each in found.values()], indent=1))
+    failed = sum(bool(found[cell].wrong) for cell in wanted)
+    print(f"{len(wanted)} cells, {failed} failed: {folder / 'matrix.md'}")
     return 1 if failed else 0
 
 
