@@ -4,9 +4,9 @@
     python -m tests.parallel.fault_matrix --np 2 --launchers mpirun --kinds kill,hang --times save
 
 Writes FOLDER/matrix.md and FOLDER/matrix.json after each cell, with what earlier calls found there (--folder); the
-status is 1 where a cell failed. A cell is a job
-of 13 steps on the sample data with one fault, then the same command without it. What is asked of each cell is in
-``Matrix.run``; what each kind must look like is ``EXPECTED``. docs/faults.md shows a measured table.
+status is 1 where a cell failed. A cell is a job of 13 steps on the sample data with one fault, then the same command
+without it. What is asked of each cell is in ``Matrix.run``; what each kind must look like is ``EXPECTED``.
+docs/faults.md shows a measured table.
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ def cells(kinds, moments, launchers, sizes) -> list[Cell]:
 
 
 def markdown(outcomes: list[Outcome]) -> str:
-    """One row a kind, one column a moment; in a place, each launcher and number of ranks: status, seconds to the end."""
+    """One row a kind, one column a moment; there, for each launcher and number of ranks, status and seconds."""
     lines = ["| fault | " + " | ".join(COLUMNS.values()) + " |", "| --- |" + " --- |" * len(COLUMNS)]
     for kind in KINDS:
         told = [
