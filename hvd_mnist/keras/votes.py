@@ -51,8 +51,9 @@ class Votes:
                 "no votes ride with these gradients: op=Adasum, a process set, or no dense gradient",
                 "op=hvd.Average, for callbacks that stop all ranks together",
             )
-        heard = self._heard.numpy()
-        return tuple(kind for kind, share in zip(KINDS, heard, strict=True) if share) if heard.any() else ()
+        # Every step asks: the raw operation costs a third of Variable.numpy().
+        heard = tf.raw_ops.ReadVariableOp(resource=self._heard.handle, dtype=tf.float32).numpy().tolist()
+        return tuple(kind for kind, share in zip(KINDS, heard, strict=True) if share) if any(heard) else ()
 
     def clear(self) -> None:
         """Forget what was heard: it has been done. Every rank does so after the same step."""

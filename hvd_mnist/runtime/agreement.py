@@ -29,6 +29,7 @@ ASPECTS: dict[str, tuple[type[HvdMnistError], str]] = {
     "steps": (UsageError, "give every rank the same number of batches and epochs"),
 }
 Facts = Mapping[str, Mapping[str, object]]  # aspect -> name -> value
+CODE_OF_A_RANK = ("*.py", "keras/*.py", "runtime/*.py", "data/*.py", "checkpoint/*.py")
 MOST_ROWS, MOST_CHARACTERS = 12, 60
 
 
@@ -135,18 +136,16 @@ def software(script: bool = False) -> dict[str, dict[str, str]]:
         versions.setdefault("tensorflow", versions["tensorflow-cpu"])
         del versions["tensorflow-cpu"]
     package = Path(__file__).parents[1]
-    code = {"hvd_mnist": _digest(sorted(package.rglob("*.py")), package)}
+    files = [file for pattern in CODE_OF_A_RANK for file in sorted(package.glob(pattern))]
+    code = {f"hvd_mnist/{file.relative_to(package)}": _digest(file) for file in files}
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     if script and main and Path(main).is_file():
-        code[Path(main).name] = _digest([Path(main)], Path(main).parent)
+        code[Path(main).name] = _digest(Path(main))
     return {"version": versions, "code": code}
 
 
-def _digest(files: Sequence[Path], root: Path) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        text = file.read_bytes()
-        if text.startswith(b"#!"):  # an installed script names its Python, which may lie elsewhere on each host
-            text = text.partition(b"\n")[2]
-        digest.update(f"{file.relative_to(root)} {len(text)} ".encode() + text)
-    return digest.hexdigest()[:16]
+def _digest(file: Path) -> str:
+    text = file.read_bytes()
+    if text.startswith(b"#!"):  # an installed script names its Python, which may lie elsewhere on each host
+        text = text.partition(b"\n")[2]
+    return hashlib.sha256(text).hexdigest()[:12]
