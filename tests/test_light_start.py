@@ -26,6 +26,9 @@ HEAVY = {"tensorflow", "keras", "horovod", "mpi4py", "numpy", "h5py", "matplotli
         ("launch", "-np", "2", "-H", "localhost:2", "--dry-run", "--", "true"),
         ("doctor", "--help"),
         ("train", "--help"),
+        ("baseline", "--help"),
+        ("baseline", "parameter-server", "--help"),
+        ("bench", "--help"),
     ],
     ids=" ".join,
 )
