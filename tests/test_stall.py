@@ -80,3 +80,40 @@ def test_a_rank_in_native_code_that_holds_the_interpreter_writes_its_stack(tmp_p
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=60)
     assert " in stuck" in state_of(log_of(tmp_path, 0)).stack
+
+
+STANDS_STILL = """
+import sys, threading, time
+from pathlib import Path
+from hvd_mnist.runtime.stall import Watch
+
+def busy():
+    while True:
+        [str(number) for number in range(50)]
+
+for _ in range(2):  # Python that runs while stacks are read
+    threading.Thread(target=busy, daemon=True).start()
+watch = Watch(Path(sys.argv[1]), 0, 1, 0.5)
+watch.start()
+
+def in_python():
+    time.sleep(1.5)
+
+def in_native_code():  # holding the interpreter
+    import ctypes
+    ctypes.PyDLL(None).usleep(2_500_000)
+
+for stand in (in_python, in_native_code):
+    stand()
+    state = (Path(sys.argv[1]) / "rank-0.log").read_text()
+    assert stand.__name__ in state, state
+    watch.moved()
+watch.stop()
+assert "goes on after" in (Path(sys.argv[1]) / "rank-0.log").read_text()
+"""
+
+
+def test_a_rank_that_stands_still_is_written_down_and_lives(tmp_path):
+    """In Python, and where native code holds the interpreter."""
+    done = subprocess.run([sys.executable, "-c", STANDS_STILL, tmp_path], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

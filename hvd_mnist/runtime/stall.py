@@ -1,14 +1,18 @@
 """When a job stalls: which ranks are missing, in which collective, and what each of them was doing.
 
-A rank that has not moved for a while writes its Python stacks into its own log; a thread in C does it, so a rank
-that is stuck in native code, or holds the interpreter, writes too. When Horovod gives the waiting up, every rank that
-waited says so in its log. What is left are logs that end in a stack: those are the missing ranks.
+A rank that has not moved for a while has its Python stacks written into its own log. A thread of Python does it.
+Where none can run, because native code holds the interpreter, a thread in C does (faulthandler): it reads stacks
+without the interpreter's lock, so it must never do so while Python runs; it would crash the rank (seen: SIGSEGV in
+the middle of a dump). When Horovod gives the waiting up, every rank that waited says so in its log. What is left are
+logs that end in a stack: those are the missing ranks.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import re
+import sys
+import threading
 import time
 import traceback
 from dataclasses import dataclass
@@ -18,6 +22,7 @@ from hvd_mnist.console import ranks_named
 
 MOST_FRAMES = 15
 TAIL_BYTES = 1 << 16
+NO_PYTHON = 3  # times the watch's seconds without Python running: then the thread in C may read stacks
 SETTLE_SECONDS = 1.0  # for the other ranks that waited to say so
 _STACK = re.compile(r"^Timeout \(\d+:\d+:\d+", re.MULTILINE)
 _SAID = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (.*)", re.MULTILINE)
@@ -37,7 +42,9 @@ class Watch:
     def __init__(self, folder: Path, rank: int, size: int, seconds: float):
         self.folder, self.rank, self.size, self.seconds = Path(folder), rank, size, seconds
         self._file = None
-        self._armed = 0.0
+        self._moved, self._written = 0.0, False
+        self._using_file = threading.Lock()
+        self._over = threading.Event()
 
     def start(self) -> None:
         """Begin to watch. Where the log cannot be written, there is no watch."""
@@ -47,17 +54,25 @@ class Watch:
         except OSError:
             return
         self.moved()
+        threading.Thread(target=self._look, daemon=True, name="stall watch").start()
 
     def moved(self) -> None:
-        """This rank has moved. Cheap: it acts once in a while only."""
+        """This rank has moved."""
         now = time.monotonic()
-        still = now - self._armed
-        if self._file is None or still < self.seconds / 10:
-            return
-        if self._armed and still > self.seconds:
-            self.say(f"goes on after {still:.0f} s")
-        self._armed = now
-        faulthandler.dump_traceback_later(self.seconds, file=self._file)
+        if self._written:
+            self._written = False
+            self.say(f"goes on after {now - self._moved:.0f} s")
+        self._moved = now
+
+    def _look(self) -> None:
+        while not self._over.wait(min(1.0, self.seconds / 4)):
+            with self._using_file:
+                if self._over.is_set():
+                    return
+                faulthandler.dump_traceback_later(NO_PYTHON * self.seconds, file=self._file)
+                if not self._written and time.monotonic() - self._moved > self.seconds:
+                    self._written = True
+                    self._file.write(f"Timeout (0:00:{self.seconds:02.0f})!\n{stacks()}")
 
     def say(self, text: str) -> None:
         """One line into the log."""
@@ -66,15 +81,20 @@ class Watch:
 
     def stop(self) -> None:
         """Stop watching."""
+        self._rest()
         if self._file is not None:
-            faulthandler.cancel_dump_traceback_later()
             self._file.close()
             self._file = None
+
+    def _rest(self) -> None:
+        self._over.set()
+        with self._using_file:
+            faulthandler.cancel_dump_traceback_later()
 
     def waited(self, collective: str, error: BaseException) -> None:
         """Say in the log that this rank waited in vain, in which collective and where."""
         if self._file is not None:
-            faulthandler.cancel_dump_traceback_later()
+            self._rest()
             self.say(f"{_WAITED}in {collective} at {where(error)}")
 
     def report(self, hosts: list[str]) -> tuple[str, str]:
@@ -86,6 +106,17 @@ class Watch:
         waiting = [rank for rank, state in enumerate(states) if state.waited]
         line, stacks = in_words(states, hosts, self.folder)
         return line, stacks if waiting and waiting[0] == self.rank else ""
+
+
+def stacks() -> str:
+    """The stacks of all threads but this one, innermost call first, the main thread's last; as faulthandler writes."""
+    frames, me, main = sys._current_frames(), threading.get_ident(), threading.main_thread().ident
+    lines = []
+    for thread in sorted(frames.keys() - {me}, key=lambda thread: thread == main):
+        lines.append(f"Thread 0x{thread:016x} (most recent call first):")
+        for frame, line in traceback.walk_stack(frames[thread]):
+            lines.append(f'  File "{frame.f_code.co_filename}", line {line} in {frame.f_code.co_name}')
+    return "\n".join(lines) + "\n"
 
 
 def log_of(folder: Path, rank: int) -> Path:
