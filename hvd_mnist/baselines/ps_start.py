@@ -60,6 +60,8 @@ def watch(started: tasks.Tasks, chief: tasks.Task, mode: Mode, run: Path) -> int
             if task.job == "ps":
                 return _without_ps(task, chief)
             dead += 1
+            if mode.synchronous and dead > mode.backup and 0 < status < 128:  # its own words are the cause
+                raise RankFailed(f"{task.name}: {task.ending()}", None, status)
             if mode.synchronous and dead > mode.backup:
                 raise PeerLost(
                     f"{task.name} {task.ending()}: a synchronous update waits for its gradients",
