@@ -46,7 +46,7 @@ COLUMNS = {
     "evaluate": "in the evaluation after step 10",
 }
 PLACE = {
-    "start": r"before the first step",
+    "start": r"before the first step|in step 1\b",  # where a killed rank says nothing, the others may have gone on
     "step": r"(in|at|after) step 6\b",
     "save": r"in the save after step 8\b|before the save after step 8\b",
     "evaluate": r"in the evaluation after step 10\b",
