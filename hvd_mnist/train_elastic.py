@@ -26,7 +26,7 @@ from hvd_mnist.data import shard, sources
 from hvd_mnist.errors import CheckpointError, PeerLost, UsageError
 from hvd_mnist.run_folder import SCHEMA, Records, default_name, write_json
 from hvd_mnist.run_summary import config_record, effective_settings, summary_text, versions
-from hvd_mnist.runtime import devices, world
+from hvd_mnist.runtime import agreement, devices, world
 from hvd_mnist.schedule import Plan, make_optimizer, scaled_rate
 
 LOCK_SECONDS = 20.0  # for the process of a lost rank 0 to be gone, which holds the run folder
@@ -104,6 +104,7 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
     from hvd_mnist import models
     from hvd_mnist.data.pipeline import batches, data_failure
     from hvd_mnist.evaluate import Evaluator
+    from hvd_mnist.keras.replicas import layout
     from hvd_mnist.training_callbacks import dropout_streams_of
 
     if config.deterministic:
@@ -151,6 +152,7 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
             )
         train.check_same_command(config)
         train.check_own_gpus(here, gpu)
+        agreement.agree({"data": arrays.sha256, "model": layout(model)})
         begins = state.run is None
         if begins:
             name = config.run_dir or default_name(config.data, config.model)
