@@ -205,3 +205,31 @@ def test_crossings():
     found = crossings(graph.get_operations())
     assert Counter(one["to"] for one in found) == {"/device:CPU:1": 1, "/device:CPU:2": 1}
     assert all(one["bytes"] == 200 and one["from"] == "/device:CPU:0" for one in found)
+
+
+# ---- The guide and its Chinese twin
+
+
+def guide_commands(name):
+    import re
+    from pathlib import Path
+
+    text = (Path(__file__).resolve().parents[1] / "docs" / name).read_text(encoding="utf-8").replace(" \\\n", " ")
+    lines = re.findall(r"^    (hvd-mnist .*)$|`(hvd-mnist [^`]*)`", text, re.M)
+    return [" ".join(re.split(r" {4,}(?!-)", block or inline)[0].split()) for block, inline in lines]
+
+
+def test_both_guides_have_the_same_commands_and_each_is_understood():
+    import re
+
+    from click.testing import CliRunner
+
+    from hvd_mnist.cli import cli
+
+    commands = guide_commands("from-parameter-server-to-ring.md")
+    assert commands == guide_commands("from-parameter-server-to-ring.zh-CN.md") and len(commands) > 20
+    for command in set(commands):
+        words = re.sub(r"\bH:", "host:", command).split()[1:]
+        told = CliRunner().invoke(cli, [*words, "--help"])  # parsed up to --help, which ends it
+        assert told.exit_code == 0, f"{command}\n{told.output}"
+        assert all(word.split("=")[0] in told.output for word in words if word.startswith("-")), command
