@@ -159,6 +159,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     saves = Checkpoints(
         run / "checkpoints" if here.is_root else None,
         state,
+        ahead=updates_in(found) - done,
         every=config.checkpoint_every,
         keep=config.keep,
         records=records,
@@ -403,6 +404,11 @@ def _place(found: dict | None, optimizer, global_batch: int, per_epoch: int, con
         f"{global_batch}: step {found['step']} becomes {done}, rate, shards and steps are derived anew"
     )
     return done
+
+
+def updates_in(found: dict | None) -> int:
+    """Optimizer updates made before a checkpoint, whatever the global batches were; the number of its folder."""
+    return 0 if found is None else found.get("updates", found["step"])
 
 
 def _again(config: TrainConfig, run: Path) -> str:

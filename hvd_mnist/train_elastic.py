@@ -394,7 +394,7 @@ def resume(state, found: dict | None) -> None:
     else:
         state.epoch, rest = divmod(found["step"], found["steps_per_epoch"])
         state.samples = rest * found["global_batch"]
-    state.step, state.best_accuracy = found["step"], found["best_accuracy"]
+    state.step, state.best_accuracy = train.updates_in(found), found["best_accuracy"]
 
 
 def checkpoint_state(config: TrainConfig, state, now: Terms, data_sha256: str) -> dict:

@@ -118,7 +118,9 @@ class Checkpoints(keras.callbacks.Callback):
 
     Args:
         folder: RUN/checkpoints on rank 0, None on the others.
-        state: what the trainer wants to find again; step and epoch are added.
+        state: what the trainer wants to find again; step and updates are added.
+        ahead: updates made in all, less the step at which this job begins. They differ where a checkpoint was written
+            at another global batch; folders are numbered by updates, so that the newest has the highest number.
         every: steps between saves inside an epoch, or None.
         keep: how many to keep besides the best.
         proof: compares the replicas.
@@ -126,10 +128,10 @@ class Checkpoints(keras.callbacks.Callback):
     """
 
     def __init__(
-        self, folder: Path | None, state: dict, *, every: int | None, keep: int, records: Records, proof, during
+        self, folder: Path | None, state: dict, *, ahead, every: int | None, keep: int, records: Records, proof, during
     ):
         super().__init__()
-        self.proof, self.during = proof, during
+        self.proof, self.during, self.ahead = proof, during, ahead
         self.folder, self.state, self.every, self.keep, self.records = folder, state, every, keep, records
         self.before_save: Callable[[], None] | None = None
         self._saved_at = None
@@ -157,7 +159,7 @@ class Checkpoints(keras.callbacks.Callback):
         self._saved_at = step
         if accuracy is not None:
             self.state["best_accuracy"] = max(accuracy, self.state["best_accuracy"] or 0.0)
-        self.state["step"] = step
+        self.state |= {"step": step, "updates": step + self.ahead}
         ending.doing(f"in the save after step {step}")
         self.proof.check(f"before the save after step {step}")
 
@@ -168,7 +170,7 @@ class Checkpoints(keras.callbacks.Callback):
                 self.folder,
                 self.model,
                 self.state,
-                step=step,
+                step=step + self.ahead,
                 keep=self.keep,
                 metric=accuracy,
                 during=lambda: self.during(step),

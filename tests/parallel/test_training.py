@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hvd_mnist import checkpoint
 from tests.parallel.ranks import ROOT, launcher_command, run, train
 
 pytestmark = pytest.mark.timeout(900)  # several jobs each, on a machine that may be busy
@@ -150,6 +151,11 @@ def test_resume_with_another_number_of_ranks(tmp_path):
     ended.assert_ok()
     assert "written by 2 ranks at global batch 256; now 128: step 15 becomes 31" in ended.output
     assert summary(folder)["steps"] == 62 and summary(folder)["resumed_from_step"] == 31
+    # Back to two ranks, whose steps have lower numbers again: the newest checkpoint is still the newest.
+    ended = train(*options, "--epochs", "3", launcher="gloo", np=2)
+    ended.assert_ok()
+    assert "written by 1 ranks at global batch 128; now 256: step 62 becomes 30" in ended.output
+    assert [one.step for one in checkpoint.candidates(folder / "checkpoints")][:2] == [15 + 31 + 15, 15 + 31]
     # And a run that is complete has nothing left to train.
     ended = train(*options, "--epochs", "2", launcher="alone")
     ended.assert_ok()
