@@ -28,6 +28,20 @@ ELSEWHERE = {
     "hvd-mnist train --epochs 10 --run-dir runs/ten --resume auto": (
         "tests/parallel/test_training.py::test_resume_in_the_middle_of_an_epoch_is_bitwise"
     ),
+    "hvd-mnist launch -np 8 -H host1:4,host2:4 --max-restarts 3 -- train --run-dir runs/ten": (
+        "tests/parallel/test_elastic.py::test_a_job_is_started_again_from_its_last_checkpoint"
+    ),
+    "hvd-mnist launch -np 2 --min-np 1 --host-discovery-script ./hosts.sh -- train --elastic": (
+        "tests/parallel/test_elastic.py::test_rank_0_is_killed_in_mid_epoch_and_the_other_goes_on"
+    ),
+    "hvd-mnist train --data sample --allow-faults --inject kill:rank=0,step=5": (
+        "tests/parallel/test_faults.py::test_the_job_ends_says_why_and_goes_on"
+    ),
+    "hvd-mnist baseline parameter-server --sync --workers 2 --epochs 1": (
+        "tests/parallel/test_baselines.py::test_synchronous_systems_end_with_the_weights_of_one_device"
+    ),
+    "hvd-mnist bench compare -np 2": "tests/cluster/test_compare.py::test_bytes_by_the_law_on_four_hosts",
+    "hvd-mnist bench allreduce -np 2": "tests/parallel/test_bench_exchange.py::test_allreduce_over_every_backend",
 }
 
 
