@@ -6,6 +6,7 @@ The time limit of each test is pytest-timeout's, in pyproject.toml.
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,11 @@ def pytest_make_collect_report(collector):
     report = yield
     fail_if_skipped(report, Path(getattr(collector, "path", HERE)))
     return report
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that started pytest in the background has it ignore Ctrl-C; so would every job that a test sends one.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def job_variables() -> dict[str, str]:

@@ -78,7 +78,7 @@ def test_sync_gives_every_rank_the_variables_and_attributes_of_rank_0():
     proof.check("after sync")
 
 
-@pytest.mark.skipif(hvd.size() > 1, reason="a launcher that is not elastic cannot let its ranks meet again")
+@pytest.mark.alone  # a launcher that is not elastic cannot let its ranks meet again
 def test_run_goes_back_to_the_last_commit_where_a_rank_was_lost():
     """What TensorFlow raises when a peer dies, in place of a real death; the real one is in parallel/."""
     state = hvd.elastic.KerasState(make_model(), batch=0)

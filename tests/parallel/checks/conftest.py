@@ -27,14 +27,15 @@ def rng():
 
 
 def pytest_collection_modifyitems(config, items):
-    if hvd.size() == 1:
-        alone = [item for item in items if item.get_closest_marker("several_ranks") is None]
-        config.hook.pytest_deselected(items=[item for item in items if item not in alone])
-        items[:] = alone
+    unfit = "several_ranks" if hvd.size() == 1 else "alone"
+    fit = [item for item in items if item.get_closest_marker(unfit) is None]
+    config.hook.pytest_deselected(items=[item for item in items if item not in fit])
+    items[:] = fit
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "several_ranks: needs two ranks or more; left out in a world of one")
+    config.addinivalue_line("markers", "alone: needs a world of one; left out among several ranks")
 
 
 def pytest_sessionfinish(session, exitstatus):
