@@ -50,6 +50,14 @@ def build(name: str, input_shape: tuple[int, int, int] = (28, 28, 1), classes: i
     return {"small": _small, "cnn": _cnn, "mlp": _mlp}[name](tuple(input_shape), classes, 1.0 if dropout else 0.0)
 
 
+def compile_for_digits(model, optimizer) -> None:
+    """Loss on logits and whole-number labels, accuracy; never XLA, in which Horovod's operations cannot be (CPU)."""
+    import keras
+
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss=loss, metrics=["accuracy"], jit_compile=False)
+
+
 SMALLEST = {"small": 15, "cnn": 6, "mlp": 1}  # pixels; below it a layer would have no output
 
 

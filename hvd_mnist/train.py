@@ -107,12 +107,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         backward_passes_per_step=config.accumulate,
         average_aggregated_gradients=True,
     )
-    model.compile(
-        optimizer,
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-        jit_compile=False,
-    )
+    models.compile_for_digits(model, optimizer)
     optimizer.build(model.trainable_variables)
 
     agreement.agree(

@@ -120,12 +120,7 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
         name="Elastic",  # the same for a rank that made other optimizers before and for one that has just joined
         compression=getattr(hvd.Compression, config.compression),
     )
-    model.compile(
-        optimizer,
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-        jit_compile=False,
-    )
+    models.compile_for_digits(model, optimizer)
 
     # -- Join, and share one state: where the run stands ---------------------------------------------------------
     world.join(config.stall_timeout)

@@ -5,6 +5,7 @@ import pytest
 
 from hvd_mnist.bench import exchange, exchange_ranks
 from hvd_mnist.bench.bandwidth import Row, best_busbw, bus_factor, bytes_of, cells, merged, sizes
+from hvd_mnist.commands import bench_exchange
 from hvd_mnist.errors import BelowFloor, HvdMnistError, UsageError
 
 
@@ -132,3 +133,7 @@ def test_what_a_backend_cannot_do_is_said_before_anything_starts(change, says):
     }  # fmt: skip
     with pytest.raises(UsageError, match=says):
         exchange.check(exchange.Sweep(**{**plain, **change}))
+
+
+def test_the_command_the_launchers_and_the_ranks_know_the_same_backends():
+    assert list(exchange.LAUNCHER) == list(exchange_ranks.BACKENDS) == list(bench_exchange.BACKENDS)

@@ -24,7 +24,6 @@ from hvd_mnist.launch.job import Command, Job, Ssh
 from hvd_mnist.launch.plan import plan
 
 LAUNCHER = {"horovod-gloo": "horovodrun", "horovod-mpi": "mpirun", "mpi": "mpirun", "parameter-server": "mpirun"}
-BACKENDS = tuple(LAUNCHER)
 
 
 @dataclass(frozen=True)
