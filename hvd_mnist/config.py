@@ -93,7 +93,16 @@ class TrainConfig:
         None, "the same in steps; instead of --warmup-epochs", group="Optimization", least=0
     )
     schedule: str = knob(
-        "cosine", "the rate after warm-up", group="Optimization", choices=("cosine", "step", "constant")
+        "cosine",
+        "the rate after warm-up; plateau lowers it when evaluations find no better test loss",
+        group="Optimization",
+        choices=("cosine", "step", "constant", "plateau"),
+    )
+    plateau_patience: int = knob(
+        2,
+        "evaluations without a better test loss before --schedule plateau lowers the rate",
+        group="Optimization",
+        least=1,
     )
     precision: str = knob(
         "float32",
@@ -163,11 +172,18 @@ class TrainConfig:
             lonely = spec.name in ("commit_every", "reset_limit") and getattr(self, spec.name) != spec.default
             if lonely and not self.elastic:
                 raise UsageError(f"{flag(spec.name)} without --elastic", "--elastic")
+            if spec.name == "plateau_patience" and self.schedule != "plateau" and self.plateau_patience != spec.default:
+                raise UsageError("--plateau-patience without --schedule plateau", "--schedule plateau")
             if self.elastic and spec.name in NOT_ELASTIC and getattr(self, spec.name) != spec.default:
                 raise UsageError(
                     f"{flag(spec.name)} with --elastic: {NOT_ELASTIC[spec.name]}",
                     f"leave {flag(spec.name)} out, or --elastic",
                 )
+        if self.elastic and self.schedule == "plateau":
+            raise UsageError(
+                "--schedule plateau with --elastic: when ranks change, so does the rate that a plateau would lower",
+                "--schedule cosine, step or constant",
+            )
         if self.requeue and (self.resume != "auto" or self.run_dir is None):
             raise UsageError(
                 "--requeue runs this command again, which must go on where it stopped", "--resume auto --run-dir DIR"

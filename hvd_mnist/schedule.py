@@ -8,6 +8,7 @@ from dataclasses import dataclass
 WARMUP_START = 0.1  # the first step's rate, as a part of the peak
 FINAL = 0.01  # the last step's rate under "cosine", as a part of the peak
 STEP_AT, STEP_FACTOR = (0.5, 0.75), 0.1  # "step": where in the run the rate falls, and by how much
+PLATEAU_FACTOR = 0.3  # "plateau": by how much the rate falls where the test loss no longer does
 WARMUP_STAIRS = 10  # "step" climbs in stairs, because Keras' piecewise schedule has no slope
 
 
@@ -40,17 +41,26 @@ class Plan:
     total: int
 
     def rate(self, step: int) -> float:
-        """The rate that step ``step`` (from 0) uses; what the Keras object of ``to_keras`` computes."""
+        """The rate that step ``step`` (from 0) uses; what the Keras object of ``to_keras`` computes.
+
+        Under "plateau" the rate as long as the test loss falls: ``training_callbacks.Plateau`` has the real one.
+        """
+        if self.kind == "plateau":
+            climbed = min(1.0, step / self.warmup) if self.warmup else 1.0
+            return self.peak * (WARMUP_START + (1 - WARMUP_START) * climbed)
         return float(self.to_keras()(step))
 
     def to_keras(self):
         """The same as one of Keras' own schedules, so that a saved model needs no code of ours.
 
         Returns:
-            keras.optimizers.schedules.LearningRateSchedule
+            keras.optimizers.schedules.LearningRateSchedule; under "plateau" the first step's rate, a number, which
+            becomes a variable that ``training_callbacks.Plateau`` sets.
         """
         from keras.optimizers.schedules import CosineDecay, PiecewiseConstantDecay
 
+        if self.kind == "plateau":
+            return self.rate(0)
         if self.kind == "step":
             return PiecewiseConstantDecay(*self._stairs())
         return CosineDecay(

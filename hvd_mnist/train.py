@@ -64,7 +64,14 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     from hvd_mnist import injection, models
     from hvd_mnist.evaluate import Evaluator
     from hvd_mnist.keras.replicas import layout
-    from hvd_mnist.training_callbacks import Checkpoints, Patience, Preemption, Progress, dropout_streams_of
+    from hvd_mnist.training_callbacks import (
+        Checkpoints,
+        Patience,
+        Plateau,
+        Preemption,
+        Progress,
+        dropout_streams_of,
+    )
 
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -161,6 +168,9 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         proof=proof,
         during=lambda step: injection.reach(faults, "save", step, model),
     )
+    plateau = None
+    if config.schedule == "plateau":
+        plateau = Plateau(plan, lambda: progress.step, config.plateau_patience, (found or {}).get("plateau"))
     progress = Progress(
         console,
         records,
@@ -170,6 +180,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         images=global_batch,
         accumulate=config.accumulate,
         log_every=config.log_every,
+        rate=plateau and plateau.rate,
     )
     averages = hvd.callbacks.MetricAverageCallback()
     finite = hvd.callbacks.TerminateOnNaN(run / "logs", hint="lower --learning-rate, or raise --warmup-epochs")
@@ -205,6 +216,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         folder=run,
         time_limit=config.time_limit and max(0.0, config.time_limit - (time.time() - born)),
     )
+    rates = [plateau] if plateau else []
     injected = [injection.InjectFaults(faults, progress)] if faults else []
     evaluator = Evaluator(
         model,
@@ -251,7 +263,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
                     initial_epoch=epoch,
                     verbose=0,
                     shuffle=False,  # the pipeline has done it
-                    callbacks=[averages, finite, proof, progress, *injected, saves, preemption],
+                    callbacks=[averages, finite, proof, progress, *rates, *injected, saves, preemption],
                 )
             except tf.errors.OpError as error:
                 raise hvd.proof_failure(optimizer) or data_failure(error) or error from None
@@ -266,6 +278,11 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
                 progress.evaluated(step, evaluation)
                 patience.evaluated(evaluation.loss)
                 state |= patience.state()
+                if plateau:
+                    if plateau.evaluated(evaluation.loss) and not final:
+                        said = f"no better test loss in {count(config.plateau_patience, 'evaluation')}"
+                        console.say(f"{said}: the rate falls to {plateau.rate(step):.3g}")
+                    state["plateau"] = plateau.state()
             if final or reached or patience.is_over or config.checkpoint_every is None:
                 saves.save(step, evaluation.accuracy if evaluation else None)
             if reached:

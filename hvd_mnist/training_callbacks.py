@@ -15,7 +15,7 @@ from hvd_mnist.console import Console
 from hvd_mnist.keras.preemption import PreemptionCallback
 from hvd_mnist.run_folder import Records
 from hvd_mnist.runtime import ending, world
-from hvd_mnist.schedule import Plan
+from hvd_mnist.schedule import PLATEAU_FACTOR, Plan
 
 
 def dropout_streams_of(model, seed: int, rank: int) -> None:
@@ -39,13 +39,24 @@ class Progress(keras.callbacks.Callback):
         images: images in a step, over all ranks.
         accumulate: batches in a step.
         log_every: steps between records.
+        rate: the rate of a step; default the plan's.
     """
 
     def __init__(
-        self, console: Console, records: Records, plan: Plan, *, done, per_epoch, images, accumulate, log_every
+        self,
+        console: Console,
+        records: Records,
+        plan: Plan,
+        *,
+        done,
+        per_epoch,
+        images,
+        accumulate,
+        log_every,
+        rate=None,
     ):
         super().__init__()
-        self.console, self.records, self.plan = console, records, plan
+        self.console, self.records, self.plan, self.rate = console, records, plan, rate or plan.rate
         self.step, self.per_epoch, self.images = done, per_epoch, images
         self.accumulate, self.log_every = accumulate, log_every
         self.steps_made, self.train_seconds = 0, 0.0
@@ -72,7 +83,7 @@ class Progress(keras.callbacks.Callback):
         now = time.perf_counter()
         speed = (self.steps_made - steps) * self.images / (now - then)
         self._since = (now, self.steps_made)
-        rate = self.plan.rate(self.step - 1)
+        rate = self.rate(self.step - 1)
         loss, accuracy = float(logs["loss"]), float(logs["accuracy"])
         self.records.write(
             "step",
@@ -219,3 +230,45 @@ class Patience:
     @property
     def is_over(self) -> bool:
         return self.limit is not None and self.worse >= self.limit
+
+
+class Plateau(keras.callbacks.Callback):
+    """The rate of ``--schedule plateau``: warm-up, the peak, and less after evaluations that found nothing better.
+
+    Every rank has the same evaluation, so every rank lowers its rate at the same step.
+
+    Args:
+        patience: evaluations in a row without a better test loss before the rate is lowered.
+        state: what ``state`` gave when the checkpoint was written; None at the start.
+    """
+
+    def __init__(self, plan: Plan, progress_step: Callable[[], int], patience: int, state: dict | None = None):
+        super().__init__()
+        self.plan, self._progress_step = plan, progress_step
+        state = state or {}
+        self.factor = state.get("factor", 1.0)
+        self._patience = Patience(patience, **Patience.part_of(state))
+        self._set = None
+
+    def rate(self, step: int) -> float:
+        """The rate that step ``step`` (from 0) uses."""
+        return self.plan.rate(step) * self.factor
+
+    def on_train_batch_begin(self, batch, logs=None):
+        rate = self.rate(self._progress_step())
+        if rate != self._set:
+            self.model.optimizer.learning_rate.assign(rate)
+            self._set = rate
+
+    def evaluated(self, loss: float) -> bool:
+        """Take in one evaluation; whether the rate falls now."""
+        self._patience.evaluated(loss)
+        falls = self._patience.is_over
+        if falls:
+            self.factor *= PLATEAU_FACTOR
+            self._patience.worse = 0
+        return falls
+
+    def state(self) -> dict:
+        """What to save."""
+        return {"factor": self.factor, **self._patience.state()}

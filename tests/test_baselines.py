@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_mnist.baselines import KNOBS, tasks
+from hvd_mnist.baselines.course import prepare
 from hvd_mnist.baselines.ps_mode import Mode
 from hvd_mnist.baselines.ring import launch_words, slots
 from hvd_mnist.baselines.shards import PLACEMENTS, bytes_by_ps, place_shards
@@ -168,6 +169,11 @@ def test_settings_travel():
         del baseline.baseline.commands["told"]
     assert done.exit_code == 0, done.output
     assert seen == [config]
+
+
+def test_a_rate_that_nothing_would_lower_is_refused():
+    with pytest.raises(UsageError, match="--schedule plateau: only train"):
+        prepare(TrainConfig(schedule="plateau"), 2)
 
 
 def test_modes():

@@ -73,6 +73,12 @@ def test_missing_file():
         ({"target_accuracy": 99.0}, "--target-accuracy 99.0: expected at most 1.0"),
         ({"model": "smal"}, "--model smal: expected small, cnn, mlp -> --model small"),
         ({"global_batch": 100, "accumulate": 3}, "--global-batch 100 does not divide by --accumulate 3"),
+        ({"plateau_patience": 5}, "--plateau-patience without --schedule plateau -> --schedule plateau"),
+        (
+            {"schedule": "plateau", "elastic": True},
+            "--schedule plateau with --elastic: when ranks change, so does the rate that a plateau would lower -> "
+            "--schedule cosine, step or constant",
+        ),
     ],
 )
 def test_out_of_range(knobs, message):

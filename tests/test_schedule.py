@@ -36,6 +36,13 @@ def test_constant():
     assert [plan.rate(s) for s in (4, 50, 99)] == pytest.approx([0.3] * 3)
 
 
+def test_plateau_climbs_and_stays():
+    plan = Plan("plateau", peak=0.5, warmup=4, total=100)
+    assert plan.rate(0) == plan.to_keras() == pytest.approx(0.5 * WARMUP_START)
+    assert [plan.rate(s) for s in (2, 4, 99)] == pytest.approx([0.5 * 0.55, 0.5, 0.5])
+    assert Plan("plateau", 0.5, 0, 9).rate(0) == 0.5
+
+
 def test_step():
     plan = Plan("step", peak=1.0, warmup=20, total=200)
     assert plan.rate(0) == pytest.approx(WARMUP_START)
@@ -47,7 +54,7 @@ def test_step():
 
 @pytest.mark.parametrize("warmup, total", [(0, 1), (1, 2), (3, 4), (50, 40), (7, 9)])
 def test_short_runs_have_a_rate_at_every_step(warmup, total):
-    for kind in ("cosine", "step", "constant"):
+    for kind in ("cosine", "step", "constant", "plateau"):
         rates = [Plan(kind, 0.1, warmup, total).rate(step) for step in range(total)]
         assert all(0 < rate <= 0.1 + 1e-6 and math.isfinite(rate) for rate in rates)
 

@@ -19,7 +19,7 @@ from hvd_mnist import __version__, checkpoint
 from hvd_mnist.config import TrainConfig
 from hvd_mnist.console import Console, count
 from hvd_mnist.data import shard, sources
-from hvd_mnist.errors import CheckpointError, NotFinite
+from hvd_mnist.errors import CheckpointError, NotFinite, UsageError
 from hvd_mnist.run_folder import SCHEMA, Records, default_name, write_json
 from hvd_mnist.run_summary import config_record, versions
 from hvd_mnist.runtime import traffic, world
@@ -72,7 +72,12 @@ def prepare(config: TrainConfig, replicas: int, *, asynchronous: bool = False, n
     Args:
         replicas: how many batches are computed side by side.
         asynchronous: each batch is an update of its own; the rate is then one replica's.
+
+    Raises:
+        UsageError: a setting that only ``train`` follows.
     """
+    if config.schedule == "plateau":
+        raise UsageError("--schedule plateau: only train follows the test loss", "--schedule cosine, step or constant")
     import keras
     import tensorflow as tf
 

@@ -1,6 +1,7 @@
 """``hvd-mnist train`` on real ranks: the sample data set, small networks, a few steps."""
 
 import json
+import math
 import os
 import re
 import signal
@@ -160,6 +161,29 @@ def test_resume_with_another_number_of_ranks(tmp_path):
     ended = train(*options, "--epochs", "2", launcher="alone")
     ended.assert_ok()
     assert "nothing left to train" in ended.output
+
+
+def test_plateau_lowers_the_rate_on_all_ranks_and_resumes_bitwise(tmp_path):
+    """A rate so high that the test loss jumps up and down: it falls, and falls alike in a run of two parts."""
+    options = [*QUICK, "--schedule", "plateau", "--plateau-patience", "1", "--learning-rate", "0.03", "--threads", "1",
+               "--log-every", "1", "--resume", "auto"]  # fmt: skip
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    ended = train(*options, "--epochs", "6", "--run-dir", str(whole), launcher="gloo", np=2)
+    ended.assert_ok()  # ranks whose rates differed would end as replicas that differ
+    records = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    losses = [one["loss"] for one in records if one["kind"] == "evaluation"]
+    rates = [one["learning_rate"] for one in records if one["kind"] == "step"]
+    factor, best, expected = 1.0, math.inf, []
+    for loss in losses:
+        expected += [factor] * 15
+        factor, best = (factor * 0.3, best) if loss >= best else (factor, loss)
+    assert expected[-1] < 1, f"no plateau in {losses}: another rate is needed here"
+    assert rates[8:] == pytest.approx([0.03 * 2**0.5 * part for part in expected[8:]])  # after 8 steps of warm-up
+    assert ended.output.count("no better test loss in 1 evaluation: the rate falls to") >= 1
+    for epochs in ("3", "6"):
+        train(*options, "--epochs", epochs, "--run-dir", str(parts), launcher="gloo", np=2).assert_ok()
+    for mine, theirs in zip(weights(parts), weights(whole), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
 
 
 def test_a_run_folder_is_not_overwritten(tmp_path):

@@ -11,7 +11,8 @@ import pytest
 import hvd_mnist.keras as hvd
 from hvd_mnist.errors import DataError, NotFinite, ReplicasDiffer, UsageError
 from hvd_mnist.keras.nan import VARIABLE, in_words
-from hvd_mnist.training_callbacks import Patience
+from hvd_mnist.schedule import Plan
+from hvd_mnist.training_callbacks import Patience, Plateau
 
 LAST = hvd.size() - 1
 several_ranks = pytest.mark.several_ranks
@@ -292,3 +293,11 @@ def test_an_optimizer_without_votes_is_refused(rng):
     model.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=False)
     with pytest.raises(UsageError, match="PreemptionCallback needs an optimizer that meets the other ranks"):
         model.fit(*data(rng), batch_size=8, verbose=0, callbacks=[hvd.callbacks.PreemptionCallback()])
+
+
+def test_plateau_starts_to_count_anew_when_the_rate_has_fallen():
+    plateau = Plateau(Plan("plateau", 1.0, 0, 99), lambda: 0, patience=2)
+    fell = [plateau.evaluated(loss) for loss in (1.0, 1.1, 1.2, 1.3, 0.5, 0.6)]
+    assert fell == [False, False, True, False, False, False] and plateau.rate(7) == pytest.approx(0.3)
+    resumed = Plateau(plateau.plan, lambda: 0, 2, plateau.state())
+    assert resumed.evaluated(0.7) and resumed.rate(7) == pytest.approx(0.09)
