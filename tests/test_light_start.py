@@ -26,6 +26,7 @@ HEAVY = {"tensorflow", "keras", "horovod", "mpi4py", "numpy", "h5py", "matplotli
         ("launch", "-np", "2", "-H", "localhost:2", "--dry-run", "--", "true"),
         ("doctor", "--help"),
         ("train", "--help"),
+        ("explain", "201"),
         ("baseline", "--help"),
         ("baseline", "parameter-server", "--help"),
         ("bench", "--help"),
