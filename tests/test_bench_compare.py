@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_mnist.bench.compare import Comparison, sample, spread, summarize
-from hvd_mnist.bench.compare_report import beside_law
+from hvd_mnist.bench.compare_report import beside_law, step_times, why_off
 from hvd_mnist.bench.laws import batch_bytes, bytes_per_step, link_seconds
 from hvd_mnist.errors import UsageError
 from hvd_mnist.runtime import traffic
@@ -96,3 +96,29 @@ def test_interfaces_without_the_loopback():
     lines = ["Inter-| Receive", " face |bytes", "    lo: 9 1 0 0 0 0 0 0 9 1", "  eth0: 100 1 0 0 0 0 0 0 7 1"]
     text = "\n".join([*lines, "  eth1:5 1 0 0 0 0 0 0 3 1"])
     assert traffic._interfaces(text) == (10, 105)
+
+
+def measured(cpu_ms_per_image, step_seconds, link=None):
+    return {
+        "cpu_ms_per_image": {"median": cpu_ms_per_image},
+        "step_seconds": {"median": step_seconds},
+        "link_seconds_by_law": link,
+    }
+
+
+def test_a_step_is_computing_and_link_and_what_is_off_has_a_reason():
+    systems = {"single": measured(2.0, 0.11), "ring": measured(2.4, 0.35, 0.2), "ps-sync": measured(2.0, 0.25, 0.2)}
+    result = {"settings": {"global_batch": 100}, "cores": 2, "systems": systems}
+    times = step_times(result)
+    ring = times["ring"]
+    assert (ring["compute"], ring["link"], ring["predicted"]) == pytest.approx((0.1, 0.2, 0.3))
+    assert (ring["extra_cpu"], ring["rest"]) == pytest.approx((0.02, 0.03))
+    assert why_off(ring) == (
+        "+0.050 s off: +0.020 s are CPU time above one device's; "
+        "0.030 s are neither CPU time nor the link's bytes: waiting, latency, idle cores"
+    )
+    assert "0.050 s of the link or of the work went on at the same time" in why_off(times["ps-sync"])
+    for time in times.values():
+        assert time["predicted"] + time["extra_cpu"] + time["rest"] == pytest.approx(time["measured"])
+    assert step_times(result | {"systems": {"ring": systems["ring"]}}) == {}
+    assert step_times(result | {"systems": {"single": measured(-0.1, 0.1)}}) == {}

@@ -36,6 +36,7 @@ class Comparison:
     ps: int = 1
     hosts: list[str] = ()
     link: float | None = None
+    cores: int | None = None
     data: str = "mnist"
     model: str = "cnn"
     global_batch: int = 128
@@ -84,12 +85,12 @@ def run(what: Comparison, as_json: str | None = None) -> dict:
     folder = Path(what.folder or Path("runs") / f"compare-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     if folder.exists():
         raise UsageError(f"--folder {folder} is there already", "name a new one")
-    cores = len(os.sched_getaffinity(0))
-    where = f"hosts {', '.join(what.hosts)}" if what.hosts else f"this machine, {cores} cores"
+    cores = what.cores or len(os.sched_getaffinity(0))
+    where = f"hosts {', '.join(what.hosts)}" if what.hosts else "this machine"
     whose = "the hosts' interfaces" if what.hosts else "each process' TCP sockets"
     console.say(
         f"{what.model} on {what.data}, {what.global_batch} images a step, {count(what.replicas, 'replica')}, "
-        f"{what.ps} ps besides, {where}; bytes from the kernel's counters of {whose}"
+        f"{what.ps} ps besides, {where}, {cores} cores in all; bytes from the kernel's counters of {whose}"
     )
     samples: dict[str, list[dict]] = {system: [] for system in what.systems}
     differences: dict[str, float] = {}
@@ -117,6 +118,7 @@ def run(what: Comparison, as_json: str | None = None) -> dict:
         "systems": {system: summarize(what, system, samples[system]) for system in what.systems},
         "to_target": targets,
     }
+    result["step_times"] = compare_report.step_times(result)
     compare_report.tell(result, console)
     compare_report.draw(result, folder)
     write_json(folder / "compare.json", result)

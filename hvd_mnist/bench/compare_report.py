@@ -39,14 +39,19 @@ def tell(result: dict, console) -> None:
             rows.append((system, name, *cells, f"{task['memory_mib']['median']:.0f}"))
     header = ("system", "task", "sent kB", "law", "received kB", "law", "MiB")
     console.table("a step's bytes by task, measured and by the law; memory at its peak", rows, header)
-    if what["link"]:
-        rows = []
-        for system, found in result["systems"].items():
-            alone = result["systems"].get("single", {}).get("step_seconds")
-            law, took = found["link_seconds_by_law"], found["step_seconds"]["median"]
-            rows.append((system, f"{law:.3f}", f"{took:.3f}", f"{alone['median']:.3f}" if alone else "-"))
-        header = ("system", "link by law, s", "step, s", "of which one device needs, s")
-        console.table(f"a step over links of {what['link']:g} Mbit/s", rows, header)
+    times = step_times(result)
+    if times:
+        rows = [
+            (system, f"{time['compute']:.3f}", f"{time['link']:.3f}", f"{time['predicted']:.3f}",
+             f"{time['measured']:.3f}", f"{time['measured'] / time['predicted'] - 1:+.0%}")
+            for system, time in times.items()
+        ]  # fmt: skip
+        header = ("system", "computing, s", "link by law, s", "predicted, s", "measured, s", "off")
+        links = f"links of {what['link']:g} Mbit/s" if what["link"] else "no limited link"
+        console.table(f"a step: one device's CPU seconds on {result['cores']} cores, and {links}", rows, header)
+        for system, time in times.items():
+            if abs(time["measured"] / time["predicted"] - 1) > FAR:
+                console.say(f"{system}: {why_off(time)}")
     if result["to_target"]:
         rows = [
             (system, found["target_reached"], f"{found['test_accuracy']:.2%}", found["epochs"],
@@ -58,6 +63,52 @@ def tell(result: dict, console) -> None:
     for system, found in result["systems"].items():
         for name, old in (found["staleness"] or {}).items():
             console.say(f"{system}, {name}: gradients {old['mean']} updates old in the mean, at most {old['largest']}")
+
+
+def step_times(result: dict) -> dict[str, dict]:
+    """Seconds of a step of each system: predicted from one device's CPU seconds and the link's law, and measured.
+
+    predicted = computing + link, one after the other:
+        computing   one device's CPU seconds for the global batch, shared by all cores
+        link        ``laws.link_seconds``; 0 where --link does not say how fast it is
+    measured - predicted = extra + rest:
+        extra       CPU seconds that the system needs above one device's, shared by all cores
+        rest        neither: waiting for others and for latency; below 0 where computing hides the link
+
+    Returns:
+        {} where one device was not measured, or for too few steps to show above the noise.
+    """
+    alone, batch, cores = result["systems"].get("single"), result["settings"]["global_batch"], result["cores"]
+    if not alone or alone["cpu_ms_per_image"]["median"] <= 0:
+        return {}
+
+    def cpu_seconds(found):
+        return found["cpu_ms_per_image"]["median"] * batch / 1000
+
+    times = {}
+    for system, found in result["systems"].items():
+        computing, link = cpu_seconds(alone) / cores, found["link_seconds_by_law"] or 0.0
+        extra, measured = cpu_seconds(found) / cores - computing, found["step_seconds"]["median"]
+        times[system] = {
+            "compute": computing,
+            "link": link,
+            "predicted": computing + link,
+            "measured": measured,
+            "extra_cpu": extra,
+            "rest": measured - computing - link - extra,
+        }
+    return times
+
+
+def why_off(time: dict) -> str:
+    """Where the difference between a predicted and a measured step lies, in words."""
+    off, parts = time["measured"] - time["predicted"], []
+    parts.append(f"{time['extra_cpu']:+.3f} s are CPU time above one device's")
+    if time["rest"] >= 0:
+        parts.append(f"{time['rest']:.3f} s are neither CPU time nor the link's bytes: waiting, latency, idle cores")
+    else:
+        parts.append(f"{-time['rest']:.3f} s of the link or of the work went on at the same time as the rest")
+    return f"{off:+.3f} s off: {'; '.join(parts)}"
 
 
 def beside_law(measured: float, law: float | None) -> str:

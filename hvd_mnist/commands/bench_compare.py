@@ -25,6 +25,11 @@ def _systems(ctx, parameter, value):
 @click.option(
     "--link", metavar="MBIT/S", type=float, help="speed of each host's link, for the prediction of a step's time"
 )
+@click.option(
+    "--cores",
+    type=click.IntRange(min=1),
+    help="cores of all hosts together, for the same prediction; default this machine's, which is right for one machine",
+)
 @click.option("--data", default="mnist", show_default=True)
 @click.option("--model", type=click.Choice(["small", "cnn", "mlp"]), default="cnn", show_default=True)
 @click.option("--global-batch", type=click.IntRange(min=1), default=128, show_default=True, help="images in a step")
