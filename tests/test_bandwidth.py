@@ -73,7 +73,7 @@ def test_the_gate():
 class OneRank:
     """A collective over one rank that may spoil an element."""
 
-    rank, size = 0, 1
+    rank, size, cycle_ms = 0, 1, 0.0
 
     def __init__(self, spoiled):
         self.spoiled = spoiled

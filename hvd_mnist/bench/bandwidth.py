@@ -63,6 +63,7 @@ class Row:
         seconds: shape [iterations], each the slowest rank's.
         cpu_seconds: per iteration, summed over ranks.
         wrong: elements of all ranks that differed from the exact answer.
+        cycle_ms: Horovod's cycle time, for which an exchange waits whatever its size; 0 without Horovod.
     """
 
     backend: str
@@ -74,6 +75,7 @@ class Row:
     seconds: tuple[float, ...]
     cpu_seconds: float
     wrong: int
+    cycle_ms: float = 0.0
 
     @property
     def median(self) -> float:
@@ -107,6 +109,7 @@ class Row:
             "algbw_gb_s": round(self.algbw, 4),
             "busbw_gb_s": round(self.busbw, 4),
             "wrong": self.wrong,
+            "cycle_ms": self.cycle_ms,
         }
 
 
@@ -121,6 +124,7 @@ def merged(parts: Iterable[Row]) -> list[Row]:
             seconds=tuple(second for row in rows for second in row.seconds),
             cpu_seconds=float(np.mean([row.cpu_seconds for row in rows])),
             wrong=sum(row.wrong for row in rows),
+            cycle_ms=rows[0].cycle_ms,
         )
         for key, rows in together.items()
     ]

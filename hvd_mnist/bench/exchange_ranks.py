@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -76,6 +77,7 @@ def measure(exchange, shapes: list[list[int]], asked: dict) -> dict:
         "seconds": told[:, 2:].max(axis=0).tolist(),
         "cpu_seconds": float(told[:, 1].sum()),
         "wrong": int(told[:, 0].sum()),
+        "cycle_ms": exchange.cycle_ms,
     }
 
 
@@ -106,6 +108,7 @@ class Horovod:
         here = world.join()
         devices.pin(here.local_rank, here.local_size, here.host, devices.my_threads(here.local_size))
         self.op, self.rank, self.size, self._world = op, here.rank, here.size, world
+        self.cycle_ms = float(os.environ.get("HOROVOD_CYCLE_TIME") or 1)
 
     def prepared(self, arrays, dtype) -> Prepared:
         import horovod.tensorflow as hvd
@@ -139,6 +142,8 @@ class Horovod:
 
 class RawMpi:
     """MPI by itself, in a process without TensorFlow: all tensors as one flat buffer."""
+
+    cycle_ms = 0.0
 
     def __init__(self, op: str):
         from mpi4py import MPI

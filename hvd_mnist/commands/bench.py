@@ -11,6 +11,7 @@ COMMANDS = {
     "allreduce": ("hvd_mnist.commands.bench_exchange", "allreduce", "Latency and bandwidth, as by nccl-tests."),
     "broadcast": ("hvd_mnist.commands.bench_exchange", "broadcast", "The same for a broadcast."),
     "allgather": ("hvd_mnist.commands.bench_exchange", "allgather", "The same for an allgather."),
+    "predict": ("hvd_mnist.commands.bench_predict", "predict", "By a cost model: exchange and step on N ranks."),
     "compare": ("hvd_mnist.commands.bench_compare", "compare", "The older ways beside the ring, on the same work."),
 }
 
