@@ -2,6 +2,7 @@
 #
 #   make train            set up once (5 to 15 minutes), then train MNIST on 2 ranks, or on every GPU
 #   make test             set up once, then lint and the whole test suite
+#   make bench            measure the speed here
 #   make train NP=4 ARGS="--epochs 10 --run-dir runs/ten"
 #
 # DEVICE=cpu or gpu overrides what nvidia-smi says; PYTHON=... names another Python (3.10 to 3.13).
@@ -11,7 +12,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help train test setup lint clean
+.PHONY: help train test setup bench lint clean
 
 export PYTHON DEVICE
 NP ?= $(shell scripts/ranks.sh)
@@ -35,6 +36,10 @@ test:  ## set up if needed, then lint and the whole test suite
 
 setup:  ## .venv with the pinned packages, Horovod built for its TensorFlow (cached), and hvd-mnist
 	@scripts/setup.sh run
+
+bench: setup  ## the rows of docs/performance.md that have a target, measured here (ARGS="--torch PYTHON" for PyTorch)
+	@$(IN_VENV) hvd-mnist data fetch mnist
+	@$(IN_VENV) hvd-mnist bench targets $(ARGS)
 
 lint:  ## ruff, and the arrows of the house (needs make test's set-up)
 	@$(IN_VENV) ruff check .

@@ -1,14 +1,15 @@
-"""What our layer costs: the trainer's step against a hand-written Horovod loop, in CPU seconds, paired.
+"""What our layer and the exchange cost: the trainer's step against others, in CPU seconds, paired.
 
     horovodrun -np 2 python -m hvd_mnist.bench.overhead --model cnn --blocks 12
 
-Both sides train the same network on the same batches with the same wait settings, in the same processes, block by
-block in turn, so that a machine whose speed drifts is the same machine for both. Reported: CPU seconds per step
+All sides train the same network on the same batches with the same wait settings, in the same processes, block by
+block in turn, so that a machine whose speed drifts is the same machine for all. Reported: CPU seconds per step
 and rank (all threads of the process, so Horovod's background thread counts), as medians over blocks, and the
 median of the ratios of neighbouring blocks.
 
-    by hand   tf.function of forward, backward, hvd.grouped_allreduce, optimizer.apply
     ours      model.fit with hvd.DistributedOptimizer and the callbacks of the trainer
+    by hand   tf.function of forward, backward, hvd.grouped_allreduce, optimizer.apply: our layer's cost
+    apart     model.fit with a plain optimizer: no rank waits for another. What communication and our layer cost
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ import time
 
 from hvd_mnist.errors import HvdMnistError
 
+SIDES = ("ours", "by hand", "apart")
 
-def measure(model_name: str, batch: int, steps: int, blocks: int, threads: int) -> dict:
-    """CPU and wall seconds per step of both sides, over ``blocks`` blocks of ``steps`` steps each.
+
+def measure(model_name: str, batch: int, steps: int, blocks: int, threads: int, sides=SIDES) -> dict:
+    """CPU and wall seconds per step of each side, over ``blocks`` blocks of ``steps`` steps each.
 
     Raises:
-        HvdMnistError: the two sides do not end with the same weights, so they did not do the same work.
+        HvdMnistError: two sides do not end with the same weights, so they did not do the same work.
     """
     from hvd_mnist.runtime import devices, world
 
@@ -45,44 +48,56 @@ def measure(model_name: str, batch: int, steps: int, blocks: int, threads: int) 
     images = rng.random((steps * batch, 28, 28, 1), np.float32)
     labels = rng.integers(0, 10, steps * batch)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    dataset = _dataset(images, labels, batch)
 
     def build():
         keras.utils.set_random_seed(1)
         return models.build(model_name)
 
-    by_hand = _by_hand(build(), keras.optimizers.SGD(0.01), loss, images, labels, batch)
-    model = build()
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), loss, metrics=["accuracy"], jit_compile=False)
-    proof = hvd.callbacks.BroadcastGlobalVariablesCallback(0, check_replicas_every=10**9)
-    progress = Progress(
-        Console(here.rank, speaks=False),
-        Records(None),
-        Plan("constant", 0.01, 0, 10**9),
-        done=0,
-        per_epoch=steps,
-        images=batch * here.size,
-        accumulate=1,
-        log_every=20,
-    )
-    dataset = _dataset(images, labels, batch)
+    def progress():
+        return Progress(
+            Console(here.rank, speaks=False),
+            Records(None),
+            Plan("constant", 0.01, 0, 10**9),
+            done=0,
+            per_epoch=steps,
+            images=batch * here.size,
+            accumulate=1,
+            log_every=20,
+        )
 
-    def ours():
-        progress.begin_epoch(0, 0)
-        model.fit(dataset, verbose=0, shuffle=False, callbacks=[proof, progress])
+    def fitted(optimizer, callbacks):
+        model, told = build(), progress()
+        model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=False)
 
-    sides = {"by hand": by_hand.run, "ours": ours}
-    for run in sides.values():
+        def run():
+            told.begin_epoch(0, 0)
+            model.fit(dataset, verbose=0, shuffle=False, callbacks=[*callbacks, told])
+
+        return model, run
+
+    def side(name):
+        if name == "by hand":
+            hand = _by_hand(build(), keras.optimizers.SGD(0.01), loss, dataset)
+            return hand.model, hand.run
+        if name == "apart":
+            return fitted(keras.optimizers.SGD(0.01), [])
+        proof = hvd.callbacks.BroadcastGlobalVariablesCallback(0, check_replicas_every=10**9)
+        return fitted(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), [proof])
+
+    made = {name: side(name) for name in sides}
+    for _, run in made.values():
         run()  # trace, and the two checked steps
-    if model_name != "cnn":  # its dropout draws from two generators
-        for mine, theirs in zip(model.trainable_variables, by_hand.model.trainable_variables, strict=True):
+    if model_name != "cnn" and "by hand" in made and "ours" in made:  # the cnn's dropout draws from two generators
+        for mine, theirs in zip(*(made[name][0].trainable_variables for name in ("ours", "by hand")), strict=True):
             if not np.allclose(np.asarray(mine), np.asarray(theirs), atol=1e-5):
                 raise HvdMnistError(f"the two sides do not train alike: {mine.path} differs after {steps} steps")
-    samples = {name: {"cpu": [], "wall": []} for name in sides}
+    samples = {name: {"cpu": [], "wall": []} for name in made}
     for block in range(blocks):
-        for name in list(sides)[:: 1 if block % 2 == 0 else -1]:
+        for name in list(made)[:: 1 if block % 2 == 0 else -1]:
             world.barrier("overhead")
             wall, cpu = time.perf_counter(), time.process_time()
-            sides[name]()
+            made[name][1]()
             samples[name]["cpu"].append((time.process_time() - cpu) / steps)
             samples[name]["wall"].append((time.perf_counter() - wall) / steps)
     told = world.gather_json(samples, "overhead.samples")
@@ -101,19 +116,19 @@ def measure(model_name: str, batch: int, steps: int, blocks: int, threads: int) 
 
 
 def summarize(samples: list[dict]) -> dict:
-    """Medians over ranks and blocks, and the median, smallest and largest ratio ours / by hand of paired blocks."""
+    """Medians over ranks and blocks of each side, and of the ratio of the first side to each other in paired blocks."""
     result = {}
+    first, *others = samples[0]
     for clock in ("cpu", "wall"):
-        ours = [value for rank in samples for value in rank["ours"][clock]]
-        hand = [value for rank in samples for value in rank["by hand"][clock]]
-        ratios = sorted(a / b for a, b in zip(ours, hand, strict=True))
-        result[clock] = {
-            "ours_ms": round(1000 * statistics.median(ours), 3),
-            "by_hand_ms": round(1000 * statistics.median(hand), 3),
-            "ratio_median": round(statistics.median(ratios), 4),
-            "ratio_quartiles": [round(q, 4) for q in statistics.quantiles(ratios, n=4)[::2]],
-            "n": len(ratios),
-        }
+        seconds = {name: [value for rank in samples for value in rank[name][clock]] for name in samples[0]}
+        result[clock] = {name: {"ms": round(1000 * statistics.median(its), 3)} for name, its in seconds.items()}
+        for name in others:
+            ratios = sorted(a / b for a, b in zip(seconds[first], seconds[name], strict=True))
+            result[clock][name] |= {
+                f"{first} / {name}": round(statistics.median(ratios), 4),
+                "quartiles": [round(q, 4) for q in statistics.quantiles(ratios, n=4)[::2]] if len(ratios) > 1 else None,
+                "n": len(ratios),
+            }
     return result
 
 
@@ -128,11 +143,11 @@ def _dataset(images, labels, batch):
 class _by_hand:
     """The loop that Horovod's documentation teaches, on Keras 3."""
 
-    def __init__(self, model, optimizer, loss, images, labels, batch):
+    def __init__(self, model, optimizer, loss, dataset):
         import horovod.tensorflow as hvd
         import tensorflow as tf
 
-        self.model, self.dataset = model, _dataset(images, labels, batch)
+        self.model, self.dataset = model, dataset
         optimizer.build(model.trainable_variables)
 
         @tf.function(jit_compile=False)
@@ -161,8 +176,14 @@ def main():
     parser.add_argument("--steps", type=int, default=40, help="steps in a block")
     parser.add_argument("--blocks", type=int, default=10)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--sides", default=",".join(SIDES), help="which, the first against each other")
     arguments = parser.parse_args()
-    found = measure(arguments.model, arguments.batch, arguments.steps, arguments.blocks, arguments.threads)
+    sides = arguments.sides.split(",")
+    if unknown := set(sides) - set(SIDES):
+        parser.error(f"--sides {unknown.pop()}: expected some of {','.join(SIDES)}")
+    found = measure(
+        arguments.model, arguments.batch, arguments.steps, arguments.blocks, arguments.threads, tuple(sides)
+    )
     if found.pop("is_root"):
         print(json.dumps(found, indent=1))
 

@@ -1,0 +1,260 @@
+"""The speed that this project wants, row by row, measured again: ``hvd-mnist bench targets``, ``make bench``.
+
+A row is a wish and a function that measures it with the other benchmarks, in processes of their own, the sides in turn.
+What is reported is what was measured; a row that misses its wish says so and is no error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hvd_mnist.bench import torch_ddp
+from hvd_mnist.console import Console
+from hvd_mnist.errors import HvdMnistError, UsageError
+from hvd_mnist.run_folder import write_json
+
+MARK = re.compile(r"^\[[\d,]+\]<\w+>:", re.MULTILINE)  # "[1,0]<stdout>:", a launcher's, at the head of a line
+LIMIT_SECONDS = 1800.0  # for one child
+HVD_MNIST = (sys.executable, "-m", "hvd_mnist")
+RANKS = ("horovodrun", "--gloo", "-np", "2", "-H", "localhost:2")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How much is measured, and with what."""
+
+    repeats: int = 3
+    torch: str | None = None  # a Python with PyTorch
+
+
+@dataclass(frozen=True)
+class Found:
+    """One measured number beside its wish.
+
+    Attributes:
+        value: in ``unit``; the median where it was measured several times.
+        samples: all of them.
+    """
+
+    what: str
+    value: float
+    wish: float
+    at_least: bool
+    unit: str
+    samples: tuple[float, ...]
+    note: str = ""
+
+    @property
+    def met(self) -> bool:
+        return self.value >= self.wish if self.at_least else self.value <= self.wish
+
+
+def child(*words: str, environ: dict[str, str] | None = None) -> str:
+    """Standard output of a command that must end well within LIMIT_SECONDS."""
+    process = subprocess.Popen(
+        words,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **(environ or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        output, errors = process.communicate(timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise HvdMnistError(f"still running after {LIMIT_SECONDS:g} s: {' '.join(words)}") from None
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(30)
+    if process.returncode:
+        last = (errors.strip() or output.strip()).splitlines()[-1:]
+        raise HvdMnistError(f"status {process.returncode} from {' '.join(words)}: {' '.join(last)}")
+    return output
+
+
+def json_in(output: str) -> dict:
+    """The JSON object in what a launcher printed: each line of it may carry the launcher's mark of the rank."""
+    plain = MARK.sub("", output)
+    return json.JSONDecoder().raw_decode(plain[plain.index("{") :])[0]
+
+
+def allreduce(setting: Setting) -> list[Found]:
+    """The cnn's gradients, and 100 MB, over two ranks: the speed of our way as a part of raw MPI's."""
+    found = []
+    for what, words in (
+        ("the cnn's gradients", ("--gradients", "cnn")),
+        ("100 MB in 4 tensors", ("--min-bytes", "100M", "--max-bytes", "100M", "--tensors", "4")),
+    ):
+        output = child(
+            *HVD_MNIST, "bench", "allreduce", "-np", "2", *words, "--rounds", str(setting.repeats), "--json", "-"
+        )
+        median = {row["backend"]: row["median_us"] for row in json_in(output)["rows"]}
+        for backend in ("horovod-gloo", "horovod-mpi"):
+            ratio = round(median["mpi"] / median[backend], 3)
+            note = f"{median[backend] / 1e3:.2f} ms against {median['mpi'] / 1e3:.2f}"
+            found.append(Found(f"allreduce of {what}, {backend} / raw MPI", ratio, 0.95, True, "x", (ratio,), note))
+    return found
+
+
+def exposed(setting: Setting) -> list[Found]:
+    """What communication and our layer add to a step of ranks that train apart, and to a hand-written loop."""
+    found = json_in(
+        child(*RANKS, sys.executable, "-m", "hvd_mnist.bench.overhead", "--blocks", str(4 * setting.repeats))
+    )
+    rows = []
+    for other, wish, what in (
+        ("apart", 3.0, "communication and our layer, CPU seconds above ranks that train apart"),
+        ("by hand", 3.0, "our layer, CPU seconds above a loop written by hand"),
+    ):
+        ratio = found["cpu"][other]
+        value = round(100 * (ratio[f"ours / {other}"] - 1), 1)
+        low, high = (round(100 * (q - 1), 1) for q in ratio["quartiles"])
+        note = f"quartiles {low} to {high}, n {ratio['n']}; {found['cpu']['ours']['ms']:.0f} ms a step and rank"
+        rows.append(Found(what, value, wish, False, "%", (value,), note))
+    return rows
+
+
+def torch(setting: Setting) -> list[Found]:
+    """Images a CPU second and a second, of our step and of PyTorch's DDP, in turn."""
+    if setting.torch is None:
+        return []
+    ours, theirs = [], []
+    blocks = ("--blocks", "4", "--steps", "20")
+    for repeat in range(setting.repeats):
+        sides: list[Callable[[], None]] = [
+            lambda: ours.append(
+                json_in(child(*RANKS, sys.executable, "-m", "hvd_mnist.bench.overhead", "--sides", "ours", *blocks))
+            ),
+            lambda: theirs.append(
+                json_in(
+                    child(
+                        setting.torch,
+                        "-m",
+                        "torch.distributed.run",
+                        "--nproc-per-node",
+                        "2",
+                        torch_ddp.__file__,
+                        *blocks,
+                    )
+                )
+            ),
+        ]
+        for run in sides[:: 1 if repeat % 2 == 0 else -1]:
+            run()
+    found = []
+    for clock, what in (("wall", "images a second"), ("cpu", "images a CPU second")):
+        mine, other = [each[clock]["ours"]["ms"] for each in ours], [each[f"{clock}_ms"] for each in theirs]
+        ratios = tuple(round(b / a, 3) for a, b in zip(mine, other, strict=True))
+        note = f"{statistics.median(mine):.0f} ms a step and rank against {statistics.median(other):.0f}"
+        found.append(
+            Found(f"cnn, 2 ranks, {what} against PyTorch {theirs[0]['torch']} DDP", statistics.median(ratios), 1.10,
+                  True, "x", ratios, note)
+        )  # fmt: skip
+    return found
+
+
+def recipe(setting: Setting) -> list[Found]:
+    """CPU seconds of both ranks until 99 % of MNIST's test set are right, with the defaults."""
+    seconds, reached = [], []
+    for seed in range(1, 6):
+        with tempfile.TemporaryDirectory(prefix="hvd-mnist-bench-") as folder:
+            run = Path(folder) / "run"
+            child(*RANKS, *HVD_MNIST, "train", "--epochs", "6", "--target-accuracy", "0.99", "--seed", str(seed),
+                  "--no-tensorboard", "--run-dir", str(run))  # fmt: skip
+            told = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+        seconds.append(told["cpu_seconds"])
+        reached.append(told["target_reached"])
+    note = f"{sum(reached)} of 5 seeds reached it"
+    return [Found("to 99 % with the defaults, 2 ranks", statistics.median(seconds), 40, False, "CPU s",
+                  tuple(seconds), note)]  # fmt: skip
+
+
+# A model, one step: what any TensorFlow process has in memory. Prints MiB at its peak.
+BARE = """
+import json, resource, numpy, keras
+from hvd_mnist import models
+model = models.build("cnn")
+models.compile_for_digits(model, "adam")
+model.fit(numpy.zeros((256, 28, 28, 1), "float32"), numpy.zeros(256, "int64"), batch_size=128, verbose=0)
+print(json.dumps({"mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+"""
+# What must happen before a first step can: the same imports, and Horovod's own start.
+BARE_START = "import keras, tensorflow, horovod.tensorflow as hvd; hvd.init(); hvd.barrier(); hvd.shutdown()"
+
+
+def start_and_memory(setting: Setting) -> list[Found]:
+    """Launcher to first step against import and hvd.init() alone, and a rank's memory against a bare model's."""
+    starts, memory = [], []
+    for _ in range(setting.repeats):
+        bare_start = _cpu_seconds(*RANKS, sys.executable, "-c", BARE_START)
+        with tempfile.TemporaryDirectory(prefix="hvd-mnist-bench-") as folder:
+            run = Path(folder) / "run"
+            words = (*RANKS, *HVD_MNIST, "train", "--model", "cnn", "--steps", "1", "--no-tensorboard")
+            whole = _cpu_seconds(*words, "--run-dir", str(run))
+            told = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+        starts.append(round((whole - told["cpu_seconds"]) / bare_start, 3))
+        bare = json_in(child(sys.executable, "-c", BARE))["mib"]
+        memory.append(round(max(rank["peak_memory_mib"] for rank in told["ranks"]) - bare, 1))
+    return [
+        Found("start to first step, CPU seconds, / import and hvd.init() alone", statistics.median(starts), 1.3, False,
+              "x", tuple(starts)),
+        Found("memory of a rank above a bare model's, real MNIST", statistics.median(memory), 60, False, "MiB",
+              tuple(memory)),
+    ]  # fmt: skip
+
+
+def _cpu_seconds(*words: str) -> float:
+    """CPU seconds of a command and all its descendants that it waited for."""
+    before = os.times()
+    child(*words)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+ROWS: dict[str, Callable[[Setting], list[Found]]] = {
+    "allreduce": allreduce,
+    "exposed": exposed,
+    "torch": torch,
+    "recipe": recipe,
+    "start": start_and_memory,
+}
+
+
+def run(only: tuple[str, ...], setting: Setting, as_json: str | None = None) -> list[Found]:
+    """Measure the rows and print them.
+
+    Raises:
+        UsageError: PyTorch was asked for and is not in the environment named.
+    """
+    if setting.torch is None and only == ("torch",):
+        raise UsageError("the row torch needs a Python with PyTorch (requirements/torch.txt)", "--torch PYTHON")
+    if setting.torch is not None and not Path(setting.torch).exists():
+        raise UsageError(
+            f"--torch {setting.torch}: no such file", ".venv-torch/bin/python, from requirements/torch.txt"
+        )
+    console, found = Console(), []
+    for name in only or tuple(ROWS):
+        if name == "torch" and setting.torch is None:
+            console.say("torch: left out, no --torch PYTHON was given")
+            continue
+        console.say(f"measuring: {name}")
+        found += ROWS[name](setting)
+    lines = [
+        (each.what, f"{'at least' if each.at_least else 'at most'} {each.wish:g} {each.unit}",
+         f"{each.value:g} {each.unit}", "yes" if each.met else "no", each.note)
+        for each in found
+    ]  # fmt: skip
+    console.table("the speed that is wanted, and what was measured", lines, ("work", "wanted", "measured", "met", ""))
+    if as_json:
+        write_json(Path(as_json).absolute(), {"rows": [asdict(each) | {"met": each.met} for each in found]})
+    return found

@@ -1,0 +1,59 @@
+"""What a row of the targets is, and how children are read; the rows themselves are measured by hand (make bench)."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from hvd_mnist.bench import targets
+from hvd_mnist.commands.bench_targets import ROWS
+from hvd_mnist.errors import HvdMnistError, UsageError
+
+
+def test_the_command_lists_the_rows():
+    assert tuple(targets.ROWS) == ROWS
+
+
+def test_met():
+    row = {"what": "", "wish": 2.0, "unit": "x", "samples": ()}
+    assert targets.Found(value=2.0, at_least=True, **row).met and targets.Found(value=2.0, at_least=False, **row).met
+    assert not targets.Found(value=1.9, at_least=True, **row).met
+    assert not targets.Found(value=2.1, at_least=False, **row).met
+
+
+@pytest.mark.parametrize("mark", ["", "[1,0]<stdout>:", "[0]<stdout>:"])
+def test_json_under_a_launchers_marks(mark):
+    output = f"{mark}a line first\n" + "".join(f"{mark}{line}\n" for line in ("{", ' "a": {"b": 1}', "}", "and after"))
+    assert targets.json_in(output) == {"a": {"b": 1}}
+
+
+def test_a_child_that_fails_is_one_line():
+    with pytest.raises(HvdMnistError, match=r"status 3 from .*: the reason$"):
+        targets.child(sys.executable, "-c", "import sys; print('x\\nthe reason', file=sys.stderr); sys.exit(3)")
+
+
+def test_a_child_that_does_not_end_is_ended(monkeypatch):
+    monkeypatch.setattr(targets, "LIMIT_SECONDS", 0.5)
+    with pytest.raises(HvdMnistError, match="still running after 0.5 s"):
+        targets.child(sys.executable, "-c", "import time; time.sleep(600)")
+
+
+def test_cpu_seconds_are_the_childs():
+    spend = "import time\nwhile time.process_time() < 0.5: pass"
+    assert targets._cpu_seconds(sys.executable, "-c", spend) >= 0.5
+
+
+def test_torch_is_asked_for_by_name(tmp_path):
+    with pytest.raises(UsageError, match="needs a Python with PyTorch"):
+        targets.run(("torch",), targets.Setting())
+    with pytest.raises(UsageError, match="no such file"):
+        targets.run((), targets.Setting(torch=str(tmp_path / "python")))
+
+
+def test_rows_are_told_and_written(tmp_path, monkeypatch, capsys):
+    rows = [targets.Found("a thing", 1.0, 0.95, True, "x", (1.0,), "a note")]
+    monkeypatch.setattr(targets, "ROWS", {"allreduce": lambda setting: rows})
+    told = tmp_path / "targets.json"
+    assert targets.run((), targets.Setting(), str(told)) == rows
+    assert "at least 0.95 x" in capsys.readouterr().out and '"met": true' in told.read_text()
