@@ -40,12 +40,17 @@ from horovod.tensorflow import (  # noqa: E402
     rocm_built,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
-from horovod.tensorflow.functions import broadcast_object  # noqa: E402
+from horovod.tensorflow.functions import allgather_object, broadcast_object  # noqa: E402
 from horovod.tensorflow.mpi_ops import (  # noqa: E402
     ProcessSet,
     add_process_set,
+    alltoall,
     global_process_set,
+    grouped_allgather,
+    join,
     remove_process_set,
 )
 
@@ -53,9 +58,10 @@ from hvd_mnist.errors import UsageError  # noqa: E402
 from hvd_mnist.keras import callbacks, elastic  # noqa: E402
 from hvd_mnist.keras.broadcast import broadcast_variables  # noqa: E402
 from hvd_mnist.keras.compression import Compression  # noqa: E402
-from hvd_mnist.keras.optimizer import DistributedOptimizer  # noqa: E402
+from hvd_mnist.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer  # noqa: E402
 from hvd_mnist.keras.replicas import proof_failure  # noqa: E402
 from hvd_mnist.keras.stall_report import StallReport  # noqa: E402
+from hvd_mnist.keras.statistics import average_moving_statistics  # noqa: E402
 from hvd_mnist.runtime.agreement import agree as _agree  # noqa: E402
 
 __all__ = [
@@ -63,16 +69,22 @@ __all__ = [
     "Average",
     "Compression",
     "DistributedOptimizer",
+    "PartialDistributedOptimizer",
     "ProcessSet",
     "StallReport",
     "Sum",
     "add_process_set",
     "agree",
     "allgather",
+    "allgather_object",
     "allreduce",
+    "alltoall",
+    "average_moving_statistics",
+    "barrier",
     "broadcast",
     "broadcast_global_variables",
     "broadcast_object",
+    "broadcast_object_fn",
     "broadcast_variables",
     "callbacks",
     "ccl_built",
@@ -84,8 +96,12 @@ __all__ = [
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
     "init",
     "is_initialized",
+    "join",
     "load_model",
     "local_rank",
     "local_size",
@@ -95,27 +111,14 @@ __all__ = [
     "nccl_built",
     "proof_failure",
     "rank",
+    "reducescatter",
     "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",
-]
-
-# What horovod.tensorflow.keras has and this version has not.
-_LATER = (
-    "PartialDistributedOptimizer",
-    "grouped_allgather",
-    "grouped_reducescatter",
-    "reducescatter",
     "start_timeline",
     "stop_timeline",
-)
-
-
-def __getattr__(name):
-    if name in _LATER:
-        raise NotImplementedError(f"hvd_mnist.keras.{name} is not in this version; Horovod's does not work on Keras 3")
-    raise AttributeError(f"module 'hvd_mnist.keras' has no attribute '{name}'")
+]
 
 
 def init(comm=None, process_sets=None):
@@ -146,6 +149,25 @@ def allreduce(
     )
 
 
+def grouped_allreduce(values, name=None, op=None, compression=Compression.none, **settings):
+    """``allreduce`` of several values as one: a list of tensors, in order."""
+    tensors = [_tf.convert_to_tensor(value) for value in values]
+    return _hvd.grouped_allreduce(tensors, name=name, op=op, compression=compression, **settings)
+
+
+def reducescatter(value, name=None, op=Average):
+    """The mean (or ``op``) over ranks, of which each rank gets its share of the first dimension, in rank order.
+
+    Shape [n, ...] gives [n // size, ...], and one row more to each of the first n % size ranks.
+    """
+    return _hvd.reducescatter(_tf.convert_to_tensor(value), name=name, op=op)
+
+
+def grouped_reducescatter(values, op=Average):
+    """``reducescatter`` of several values as one: a list of tensors, in order."""
+    return _hvd.grouped_reducescatter([_tf.convert_to_tensor(value) for value in values], op=op)
+
+
 def allgather(value, name=None):
     """All ranks' values joined along the first dimension, in rank order; the other dimensions must agree."""
     return _hvd.allgather(_tf.convert_to_tensor(value), name=name)
@@ -154,6 +176,16 @@ def allgather(value, name=None):
 def broadcast(value, root_rank, name=None):
     """The root's value on every rank."""
     return _hvd.broadcast(_tf.convert_to_tensor(value), root_rank, name=name)
+
+
+def broadcast_object_fn(root_rank=0, session=None, name=None, process_set=global_process_set):
+    """A function that broadcasts an object. (Horovod's own needs TensorFlow 1; ``session`` is its and not used.)"""
+    return lambda obj: broadcast_object(obj, root_rank=root_rank, name=name, process_set=process_set)
+
+
+def barrier(process_set=global_process_set):
+    """Wait until every rank of the set is here. (Horovod has one for PyTorch alone.)"""
+    _hvd.allreduce(_tf.zeros(()), op=Sum, name="barrier", process_set=process_set)
 
 
 def agree(**facts):

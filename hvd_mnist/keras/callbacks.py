@@ -16,7 +16,8 @@ from hvd_mnist.errors import UsageError
 from hvd_mnist.keras.broadcast import broadcast_variables
 from hvd_mnist.keras.nan import TerminateOnNaN
 from hvd_mnist.keras.preemption import PreemptionCallback
-from hvd_mnist.keras.replicas import ReplicaCheckCallback, is_distributed, layout
+from hvd_mnist.keras.replicas import ReplicaCheckCallback, is_distributed, layout, local_to_a_rank
+from hvd_mnist.keras.statistics import MovingStatisticsCallback
 from hvd_mnist.runtime.agreement import agree, software
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
+    "MovingStatisticsCallback",
     "PreemptionCallback",
     "ReplicaCheckCallback",
     "TerminateOnNaN",
@@ -82,8 +84,8 @@ class BroadcastGlobalVariablesCallback(ReplicaCheckCallback):
         optimizer = self.model.optimizer
         if not optimizer.built:
             optimizer.build(self.model.trainable_variables)
-        variables = [*self.model.variables, *optimizer.variables]
-        broadcast_variables([v for v in variables if id(v) not in self._skip], self.root_rank, device=self.device)
+        variables, skip = [*self.model.variables, *optimizer.variables], self._skip | local_to_a_rank(optimizer)
+        broadcast_variables([v for v in variables if id(v) not in skip], self.root_rank, device=self.device)
         self.broadcast_done = True
 
     def _broadcast_when_built(self):

@@ -62,8 +62,8 @@ def DistributedOptimizer(
         num_groups, groups: exchange gradients in this many groups, or in these (lists of variables).
             None: all in one group, one allreduce a step.
         process_set: the ranks to average over.
-        scale_local_gradients: concerns local variables, which a later version brings; without them there is
-            nothing to scale.
+        scale_local_gradients: divide the gradients of local variables (``register_local_var``) by the number of
+            ranks. The loss of N ranks is the mean of theirs, of which one rank's own variables see 1 / N.
 
     Returns:
         ``optimizer``. Under the global policy ``mixed_float16``, a ``LossScaleOptimizer`` around it: averaging
@@ -90,7 +90,7 @@ def DistributedOptimizer(
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)  # as compile() would, but inside the average
     base = type(optimizer)
     number = next(_names)
-    optimizer._exchange = _Exchange(
+    optimizer._exchange = Exchange(
         name or f"Distributed{base.__name__}" + (f".{number}" if number else ""),
         device_dense=device_dense,
         device_sparse=device_sparse,
@@ -102,9 +102,36 @@ def DistributedOptimizer(
         average_passes=average_aggregated_gradients,
         groups=groups if groups is not None else num_groups or None,
         process_set=process_set,
+        scale_local=scale_local_gradients,
     )
     optimizer.__class__ = type(base.__name__, (_Averaging, base), {"__module__": base.__module__})
     xla.keep_keras_from_choosing_it()
+    return optimizer
+
+
+def PartialDistributedOptimizer(optimizer, name=None, *, local_layers=None, **settings):
+    """A ``DistributedOptimizer`` that leaves the variables of some layers to each rank.
+
+    Args:
+        local_layers: a layer, or several, whose trainable variables are not averaged; the layers must be built.
+        settings: those of ``DistributedOptimizer``.
+
+    Raises:
+        UsageError: not a layer, or a layer without variables; and as ``DistributedOptimizer``.
+    """
+    layers = [local_layers] if isinstance(local_layers, keras.Layer) else list(local_layers or [])
+    for layer in layers:
+        if not isinstance(layer, keras.Layer):
+            raise UsageError(f"local_layers: expected keras layers, found {type(layer).__name__}")
+        if not layer.trainable_variables:
+            raise UsageError(
+                f"local_layers: layer '{layer.name}' has no trainable variables",
+                "build the model first; leave layers without weights out",
+            )
+    optimizer = DistributedOptimizer(optimizer, name, **settings)
+    for layer in layers:
+        for variable in layer.trainable_variables:
+            optimizer.register_local_var(variable)
     return optimizer
 
 
@@ -120,6 +147,10 @@ class _Averaging:
         """The mean (or sum) over ranks of each gradient; None stays None."""
         return self._exchange.average(list(grads), list(trainable_variables))
 
+    def register_local_var(self, variable):
+        """Leave a variable to each rank: not averaged, not broadcast, not compared. Before the first step."""
+        self._exchange.local.add(id(variable))
+
     def apply(self, grads, trainable_variables=None):
         """Average over ranks, then do what the wrapped optimizer does."""
         variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
@@ -134,13 +165,15 @@ class _Averaging:
         self._exchange.once_in_k_passes(list(grads), update)
 
 
-class _Exchange:
+class Exchange:
     """How gradients travel: settings, the collectives, and the local sums between two exchanges."""
 
-    def __init__(self, name, *, op, process_set, passes, **settings):
+    def __init__(self, name, *, op, process_set, passes, votes=True, **settings):
         self.name, self.op, self.process_set, self.passes = name, op, process_set, passes
+        self._carries_votes = votes
         self.__dict__.update(settings)
         self.proof, self.votes = FirstSteps(name), Votes(name)
+        self.local: set[int] = set()  # id() of variables that stay each rank's own
         self._sums = self._pass = None
 
     def begin_again(self):
@@ -155,7 +188,9 @@ class _Exchange:
         for i, gradient in enumerate(grads):
             if isinstance(gradient, tf.IndexedSlices) and self.sparse_as_dense:
                 grads[i] = gradient = tf.convert_to_tensor(gradient)
-            if gradient is not None:
+            if id(variables[i]) in self.local:
+                grads[i] = self._scaled_local(gradient)
+            elif gradient is not None:
                 (sparse if isinstance(gradient, tf.IndexedSlices) else dense).append(i)
         # One after the other, in this order on every rank: TensorFlow runs a small step's operations one at a time and
         # in an order of its own; two ranks that each waited in another collective would wait for ever.
@@ -179,17 +214,25 @@ class _Exchange:
             before = [grads[i].indices]
         return grads
 
+    def _scaled_local(self, gradient):
+        if gradient is None or not self.scale_local:
+            return gradient
+        size = self.process_set.size()
+        if isinstance(gradient, tf.IndexedSlices):
+            return tf.IndexedSlices(gradient.values / size, gradient.indices, gradient.dense_shape)
+        return gradient / size
+
     def _all_ranks(self):
         return self.process_set.process_set_id == hvd.global_process_set.process_set_id
 
     def _votes_can_ride(self):
-        return self._all_ranks() and self.op in (hvd.Average, hvd.Sum)
+        return self._carries_votes and self._all_ranks() and self.op in (hvd.Average, hvd.Sum)
 
     def prove_equal(self, averaged, variables):
         """Compare over ranks, in the first two steps; the ranks of a smaller process set are not compared."""
         if not self._all_ranks():
             return
-        pairs = [(g, v) for g, v in zip(averaged, variables, strict=True) if g is not None]
+        pairs = [(g, v) for g, v in zip(averaged, variables, strict=True) if g is not None and id(v) not in self.local]
         exchanged = [g.indices if isinstance(g, tf.IndexedSlices) else g for g, _ in pairs]
         with tf.control_dependencies(exchanged):  # the comparison waits too: not before every exchange is done
             self.proof.watch([g for g, _ in pairs], [v for _, v in pairs])

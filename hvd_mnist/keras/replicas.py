@@ -214,8 +214,9 @@ class ReplicaCheckCallback(keras.callbacks.Callback):
         started = time.perf_counter()
         optimizer = self.model.optimizer
         compared = [*self.model.trainable_variables, *optimizer.variables]
+        skip = self._skip | local_to_a_rank(optimizer)
         assert_equal(
-            values(v for v in compared if id(v) not in self._skip),
+            values(v for v in compared if id(v) not in skip),
             f"variables {when}",
             tolerance=self.tolerance,
             hint=None if is_distributed(optimizer) else "wrap the optimizer: hvd.DistributedOptimizer(optimizer)",
@@ -227,6 +228,17 @@ class ReplicaCheckCallback(keras.callbacks.Callback):
 def is_distributed(optimizer) -> bool:
     """True for what ``DistributedOptimizer`` returned."""
     return hasattr(type(optimizer), "average_gradients")
+
+
+def local_to_a_rank(optimizer) -> set[int]:
+    """id() of the variables that were registered as local, and of what the optimizer keeps for each of them."""
+    if not is_distributed(optimizer) or not optimizer._exchange.local:
+        return set()
+    local = optimizer._exchange.local
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
+    trained = inner._trainable_variables
+    kept = [slots for slots in vars(inner).values() if isinstance(slots, list) and len(slots) == len(trained)]
+    return local | {id(slots[i]) for i, v in enumerate(trained) if id(v) in local for slots in kept}
 
 
 def proof_failure(optimizer) -> ReplicasDiffer | None:

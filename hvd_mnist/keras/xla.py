@@ -40,15 +40,19 @@ def keep_keras_from_choosing_it() -> None:
     keras.Model._resolve_auto_jit_compile = _resolve_auto_jit_compile
 
 
-def refuse_inside_xla(optimizer) -> None:
-    """Raise UsageError where a step is being traced for XLA and Horovod's ops cannot be compiled."""
+def refuse_inside_xla(who) -> None:
+    """Raise UsageError where a step is being traced for XLA and Horovod's ops cannot be compiled.
+
+    Args:
+        who: the optimizer or tape that is about to exchange gradients.
+    """
     from tensorflow.python.ops import control_flow_util
 
     if tf.executing_eagerly() or horovod_ops_compile():
         return
     if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         raise UsageError(
-            f"jit_compile=True: Horovod's allreduce in {type(optimizer).__name__} '{optimizer.name}' cannot be "
+            f"jit_compile=True: Horovod's allreduce in {type(who).__name__} '{who.name}' cannot be "
             "compiled by XLA here",
             "model.compile(..., jit_compile=False), or on GPUs set HOROVOD_ENABLE_XLA_OPS=1",
         )

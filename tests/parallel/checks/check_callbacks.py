@@ -252,13 +252,9 @@ def test_best_model_checkpoint_is_rank_0s(tmp_path, rng):
     assert (tmp_path / f"best-{hvd.rank()}.keras").exists() == (hvd.rank() == 0)
 
 
-def test_names_that_come_later_say_so():
-    with pytest.raises(NotImplementedError, match="PartialDistributedOptimizer"):
-        hvd.PartialDistributedOptimizer  # noqa: B018
+def test_what_keras_3_cannot_have_says_so():
     with pytest.raises(UsageError, match="broadcast_variables"):
         hvd.broadcast_global_variables(0)
-    with pytest.raises(AttributeError):
-        hvd.no_such_name  # noqa: B018
 
 
 def test_collectives_of_the_api():

@@ -1,5 +1,7 @@
 """This folder is run by ``tests/parallel/test_checks.py`` on every rank of a real job, by pytest on each."""
 
+import os
+
 import keras
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import hvd_mnist.keras as hvd
 
 tf.config.threading.set_intra_op_parallelism_threads(1)
 tf.config.threading.set_inter_op_parallelism_threads(1)
+os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"  # read by init; for the check of start_timeline
 hvd.init(process_sets="dynamic")
 
 
