@@ -32,6 +32,7 @@ setup(
     package_data={
         "hvd_mnist": ["py.typed"],
         "hvd_mnist.horovod_build": ["compat/*.h", "compat/**/*.h"],
+        "hvd_mnist.report": ["templates/*.j2"],
         "hvd_mnist.launch": ["templates/*.j2", "checked_ssh/ssh"],
     },
     # Horovod is not listed: its only release form is a source archive that does not compile against this

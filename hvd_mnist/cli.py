@@ -22,6 +22,7 @@ COMMANDS = {
     "predict": ("hvd_mnist.commands.evaluate", "predict", "Which digit is on each of these pictures?"),
     "checkpoint": ("hvd_mnist.commands.checkpoint", "checkpoint", "List, verify, show and export checkpoints."),
     "plot": ("hvd_mnist.commands.plot", "plot", "A picture of one or more runs."),
+    "report": ("hvd_mnist.commands.report", "report", "One HTML file that explains one or more runs."),
     "explain": ("hvd_mnist.commands.explain", "explain", "What an exit status or a message means, and what to do."),
     "data": ("hvd_mnist.commands.data", "data", "Fetch a data set into the cache, or say where it is."),
     "build-horovod": (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import platform
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from hvd_mnist import __version__
@@ -56,6 +58,42 @@ def versions() -> dict[str, str]:
     }
 
 
+# What can change a run's result or speed. Names are listed one by one: an environment also holds keys and passwords.
+RECORDED_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "HOROVOD_AUTOTUNE",
+    "HOROVOD_CONTROLLER",
+    "HOROVOD_CPU_OPERATIONS",
+    "HOROVOD_CYCLE_TIME",
+    "HOROVOD_FUSION_THRESHOLD",
+    "HOROVOD_GLOO_IFACE",
+    "HOROVOD_GLOO_TIMEOUT_SECONDS",
+    "HOROVOD_GPU_OPERATIONS",
+    "HOROVOD_HIERARCHICAL_ALLREDUCE",
+    "HOROVOD_STALL_CHECK_TIME_SECONDS",
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+    "HOROVOD_TIMELINE",
+    "NCCL_ALGO",
+    "NCCL_IB_DISABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_PROTO",
+    "NCCL_SOCKET_IFNAME",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMPI_MCA_btl_tcp_if_include",
+    "OMPI_MCA_mpi_yield_when_idle",
+    "OMP_NUM_THREADS",
+    "TF_DETERMINISTIC_OPS",
+    "TF_ENABLE_ONEDNN_OPTS",
+    "TF_XLA_FLAGS",
+    "XLA_FLAGS",
+)
+
+
+def recorded_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Those of RECORDED_VARIABLES that are set. Pure."""
+    return {name: environ[name] for name in RECORDED_VARIABLES if name in environ}
+
+
 def config_record(config: TrainConfig, knob_sources: dict[str, str] | None, settings) -> dict:
     """RUN/config.json: every knob with its source, and what they came to."""
     origins = knob_sources or {}
@@ -66,6 +104,7 @@ def config_record(config: TrainConfig, knob_sources: dict[str, str] | None, sett
         "knobs": {name: {"value": value, "source": origins.get(name, "python")} for name, value in values.items()},
         "effective": dict(settings),
         "versions": versions(),
+        "environment": recorded_environment(os.environ),
     }
 
 

@@ -1,4 +1,4 @@
-"""Rules for the whole suite: in CI nothing that needs real ranks or hosts may be skipped, and no test leaks.
+"""Rules for the whole suite: in CI nothing that needs real ranks, hosts or a browser may be skipped; no test leaks.
 
 The time limit of each test is pytest-timeout's, in pyproject.toml.
 """
@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-MUST_RUN_IN_CI = (HERE / "parallel", HERE / "cluster")
+MUST_RUN_IN_CI = (HERE / "parallel", HERE / "cluster", HERE / "test_report_browser.py")
 JOB_VARIABLES = ("HOROVOD_", "OMPI_", "OPAL_", "PMIX_", "SLURM_")
 
 
 def must_run(path: Path) -> bool:
-    return bool(os.environ.get("CI")) and any(folder in path.parents for folder in MUST_RUN_IN_CI)
+    return bool(os.environ.get("CI")) and any(place in (path, *path.parents) for place in MUST_RUN_IN_CI)
 
 
 def fail_if_skipped(report, path: Path) -> None:

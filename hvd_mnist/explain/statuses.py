@@ -15,7 +15,7 @@ _OURS, _SHELL, _SIGNAL = "hvd_mnist", "the shell", "a signal"
 _LINE = "the line `hvd-mnist: error: ...`, on the screen or in RUN/logs"
 
 STATUSES = (
-    _status(0, _OURS, "Done; nothing failed.", "RUN/summary.json is there", "hvd-mnist plot RUN"),
+    _status(0, _OURS, "Done; nothing failed.", "RUN/summary.json is there", "hvd-mnist report RUN"),
     _status(
         1,
         _OURS,

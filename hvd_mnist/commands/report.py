@@ -1,0 +1,40 @@
+"""``hvd-mnist report``."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--output", metavar="FILE", help="the file to write; default report.html in the first RUN")
+@click.option("--open", "open_", is_flag=True, help="show it in the browser")
+@click.option(
+    "--digits",
+    is_flag=True,
+    help="first let each run's best checkpoint read the test set: which digits does it confuse? (loads TensorFlow)",
+)
+@click.option("--offline", is_flag=True, help="with --digits: use the data in the cache only; never download")
+def report(runs, output, open_, digits, offline):
+    """One HTML file about one or more run folders: result, curves, ranks, settings, warnings.
+
+    The file is complete in itself: no server, no network, no script. Several runs stand side by side, and what
+    differs is marked. A run that has not finished is shown as far as it got.
+    """
+    from hvd_mnist.report import page
+
+    if digits:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        from hvd_mnist import mistakes
+
+        for run in runs:
+            mistakes.write(run, offline=offline, notify=lambda text: click.echo(text, err=True))
+    path = page.write(runs, output)
+    click.echo(path)
+    if open_:
+        import webbrowser
+
+        if not webbrowser.open(path.resolve().as_uri()):
+            click.echo(f"no browser was found; open {path.resolve()} yourself", err=True)
