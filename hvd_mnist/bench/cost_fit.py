@@ -19,6 +19,15 @@ from hvd_mnist.bench import cost_model
 from hvd_mnist.bench.cost_model import Links, Servers, shape
 from hvd_mnist.errors import DataError, UsageError
 
+# What a backend of bench allreduce runs. Open MPI chooses by size and ranks; on two ranks all that it takes for large
+# arrays sends what a ring sends. The server is rank 0, which sends when it has all.
+LAW_OF = {"horovod-gloo": "ring", "horovod-mpi": "ring", "mpi": "ring", "parameter-server": "server"}
+LAWS = {
+    "ring": cost_model.ring,
+    "halving": cost_model.halving,
+    "server": lambda size, where, links: cost_model.parameter_server(size, where, links, Servers(1, colocated=True)),
+}
+
 ONE_PER_CENT = 0.01  # no row is trusted further: its n iterations lie seconds apart, a machine's drift minutes
 NORMAL_QUARTILES, MEDIAN_TO_MEAN = 1.349, 1.2533  # of a normal distribution: quartile range, error of a median
 
@@ -47,7 +56,7 @@ class Fit:
     links: Links
     alpha_error: float
     bandwidth_error: float
-    backend: str
+    law: str
     ranks: tuple[int, ...]
     rows: int
     worst: tuple[int, float]
@@ -80,6 +89,8 @@ def read_sweep(path: str | Path, backend: str | None = None, least: int = 0) -> 
     if backend is not None and backend not in backends:
         raise UsageError(f"{path} measured {', '.join(backends)}, not {backend}", f"--backend {backends[0]}")
     name = backend or backends[0]
+    if name not in LAW_OF:
+        raise DataError(f"{path}: no law is known of the backend {name!r:.40}", f"--backend of {', '.join(LAW_OF)}")
     return name, [point for point in points[name] if point.bytes >= least]
 
 
@@ -92,8 +103,8 @@ def _point(row: dict) -> Point:
     return point
 
 
-def fit(points: Sequence[Point], backend: str = "horovod-gloo") -> Fit:
-    """Weighted least squares for alpha and 1 / bandwidth, ranks one a host (or all of them on one).
+def fit(points: Sequence[Point], law: str = "ring") -> Fit:
+    """Weighted least squares for alpha and 1 / bandwidth of one of LAWS, ranks one a host (or all of them on one).
 
     A point weighs 1 / error^2; its error is that of its median (quartiles, n), 1 % of it at least. The covariance is
     inv(A' W A), times chi^2 / (points - 2) where that is above 1: where the law misses the points by more than their
@@ -108,50 +119,47 @@ def fit(points: Sequence[Point], backend: str = "horovod-gloo") -> Fit:
             f"{len(points)} rows of two ranks or more: a fit needs three different sizes",
             "hvd-mnist bench allreduce -np 2 --min-bytes 64K --max-bytes 16M --json FILE",
         )
-    law = np.array([_coefficients(point, backend) for point in points])
+    factors = np.array([_factors(point, law) for point in points])
     measured = np.array([point.seconds - point.wait for point in points])
     errors = np.array([max(point.error, ONE_PER_CENT * point.seconds) for point in points])
-    (alpha, per_byte), (alpha_error, per_byte_error) = _least_squares(law, measured, errors)
+    (alpha, per_byte), (alpha_error, per_byte_error) = _least_squares(factors, measured, errors)
     if alpha < 0:
-        (per_byte,), (per_byte_error,) = _least_squares(law[:, 1:], measured, errors)
+        (per_byte,), (per_byte_error,) = _least_squares(factors[:, 1:], measured, errors)
         alpha = 0.0
     if per_byte <= 0:
         raise UsageError("the times do not grow with the sizes: no bandwidth can be told", "measure larger sizes")
     links = Links(float(alpha), float(1 / per_byte), wait=float(np.median([point.wait for point in points])))
-    fitted = law @ np.array([alpha, per_byte]) + [point.wait for point in points]
+    fitted = factors @ np.array([alpha, per_byte]) + [point.wait for point in points]
     off = np.array([point.seconds for point in points]) / fitted - 1
     furthest = int(np.argmax(np.abs(off)))
     return Fit(
         links=links,
         alpha_error=float(alpha_error),
         bandwidth_error=float(per_byte_error / per_byte**2),
-        backend=backend,
+        law=law,
         ranks=tuple(sorted({point.ranks for point in points})),
         rows=len(points),
         worst=(points[furthest].bytes, float(off[furthest])),
     )
 
 
-def predicted(point: Point, backend: str, links: Links) -> float:
-    """Seconds of the exchange of ``point`` by the law of its backend."""
-    where = shape(point.ranks)
-    if backend == "parameter-server":  # of bench allreduce: rank 0 is the server, and sends when it has all
-        return cost_model.parameter_server(point.bytes, where, links, Servers(1, colocated=True))
-    return point.wait + cost_model.ring(point.bytes, where, links)
+def predicted(point: Point, law: str, links: Links) -> float:
+    """Seconds of the exchange of ``point`` by one of LAWS, its ranks one a host; the point's wait included."""
+    return point.wait + LAWS[law](point.bytes, shape(point.ranks), links)
 
 
-def _coefficients(point: Point, backend: str) -> tuple[float, float]:
+def _factors(point: Point, law: str) -> tuple[float, float]:
     """(messages, bytes) by which alpha and 1 / bandwidth are multiplied: the law with one of them 1, the other 0."""
-    still = Point(point.ranks, point.bytes, 0, 0)
-    return predicted(still, backend, Links(1.0, math.inf)), predicted(still, backend, Links(0.0, 1.0))
+    where = shape(point.ranks)
+    return LAWS[law](point.bytes, where, Links(1.0, math.inf)), LAWS[law](point.bytes, where, Links(0.0, 1.0))
 
 
-def _least_squares(law: np.ndarray, measured: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(values, standard errors), float64 [columns of ``law``]; law [points, columns], measured and errors [points]."""
-    scale = np.linalg.norm(law / errors[:, None], axis=0)  # columns differ by ten orders of magnitude
-    weighted, target = law / errors[:, None] / scale, measured / errors
+def _least_squares(factors: np.ndarray, measured: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(values, standard errors), float64 [columns]; factors [points, columns], measured and errors [points]."""
+    scale = np.linalg.norm(factors / errors[:, None], axis=0)  # columns differ by ten orders of magnitude
+    weighted, target = factors / errors[:, None] / scale, measured / errors
     covariance = np.linalg.inv(weighted.T @ weighted)
     values = covariance @ weighted.T @ target
-    spare = len(measured) - law.shape[1]
+    spare = len(measured) - factors.shape[1]
     chi = float(np.sum((target - weighted @ values) ** 2)) / spare
     return values / scale, np.sqrt(np.diag(covariance) * max(1.0, chi)) / scale

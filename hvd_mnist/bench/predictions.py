@@ -90,7 +90,7 @@ def fit_in_words(found: Fit) -> str:
     ranks = ", ".join(map(str, found.ranks))
     return (
         f"alpha {alpha}, bandwidth {bandwidth} (+- one standard error), wait {1e3 * links.wait:g} ms; "
-        f"{found.rows} rows of {found.backend} on {ranks} ranks, the worst at {size} bytes: measured {off:+.1%}"
+        f"{found.rows} rows on {ranks} ranks read as a {found.law}, the worst at {size} bytes: measured {off:+.1%}"
     )
 
 

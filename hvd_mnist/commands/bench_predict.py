@@ -96,7 +96,8 @@ def _predict(*, file, backend, fit_min_bytes, ranks, json_file, plot, **options)
         )
     found = None
     if file:
-        found = cost_fit.fit(*reversed(cost_fit.read_sweep(file, backend, bytes_of(fit_min_bytes))))
+        measured, points = cost_fit.read_sweep(file, backend, bytes_of(fit_min_bytes))
+        found = cost_fit.fit(points, cost_fit.LAW_OF[measured])
     asked = _asked(found, **options)
     rows = [predictions.predict(asked, number) for number in ranks]
     if json_file:

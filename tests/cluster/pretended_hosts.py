@@ -225,10 +225,13 @@ class PretendedHosts:
             yield
 
     @contextlib.contextmanager
-    def slow_link(self, name: str, rate: str) -> Iterator[None]:
-        """Limit what a host sends and gets, e.g. ``rate="20mbit"`` (tc's words)."""
+    def slow_link(self, name: str, rate: str, burst: str = "64kb", latency: str = "50ms") -> Iterator[None]:
+        """Limit what a host sends and gets, e.g. ``rate="20mbit"`` (tc's words).
+
+        After a pause ``burst`` bytes pass free; what would wait in a queue for longer than ``latency`` is dropped.
+        """
         shaped = [(name, interface) for interface in self.networks] + [(SWITCH, port) for port in self._ports(name)]
-        limit = ["root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms"]
+        limit = ["root", "tbf", "rate", rate, "burst", burst, "latency", latency]
         for machine, device in shaped:
             checked([*self._machines[machine].enter("--net"), "tc", "qdisc", "replace", "dev", device, *limit])
         try:
