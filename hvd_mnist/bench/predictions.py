@@ -9,7 +9,7 @@ from pathlib import Path
 from hvd_mnist.bench.cost_fit import Fit
 from hvd_mnist.bench.cost_model import ALGORITHMS, Links, Servers, efficiency, exchanges, shape, step_seconds
 
-MOST_RANKS = 10_000  # of the picture
+PICTURE_RANKS = 10_000  # at least, in the picture
 
 # Trainable variables, each 4 bytes. Ours: tests/test_cost_model.py counts them again. The others: as Keras' list of
 # applications gives them, all variables, a thousandth of which are statistics that no exchange carries.
@@ -94,24 +94,21 @@ def fit_in_words(found: Fit) -> str:
     )
 
 
-def spread_over(per_host: int, most: int = MOST_RANKS, points: int = 60) -> list[int]:
-    """Numbers of ranks that fill their hosts, evenly spread on a logarithmic axis up to ``most``."""
-    import numpy as np
+def draw(asked: Question, path: Path) -> None:
+    """Exchange by each algorithm over ranks, and efficiency where a step is known; the suffix chooses the format.
 
-    hosts = np.unique(np.geomspace(1, max(1, most // per_host), points).round().astype(int))
-    within = range(1, per_host)
-    return [*within, *(int(number) * per_host for number in hosts)]
-
-
-def draw(asked: Question, path: Path, most: int = MOST_RANKS) -> None:
-    """Exchange by each algorithm over ranks, and efficiency where a step is known; the suffix chooses the format."""
+    Hosts are powers of two: recursive halving folds other numbers, and its line would go up and down.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text: a third of the size
     from matplotlib.figure import Figure
 
-    rows = [predict(asked, ranks) for ranks in spread_over(asked.per_host, most)]
+    rows, ranks = [predict(asked, 1)], max(2, asked.per_host)
+    while rows[-1].ranks < PICTURE_RANKS:
+        rows.append(predict(asked, ranks))
+        ranks *= 2
     panels = 1 if asked.compute is None else 2
     figure = Figure(figsize=(5.5 * panels, 3.8), layout="constrained")
     axes = figure.subplots(1, panels, squeeze=False)[0]

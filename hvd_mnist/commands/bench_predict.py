@@ -62,7 +62,7 @@ def _ranks(ctx, parameter, value) -> list[int]:
               help="Hosts of their own, or those of the ranks (then one a host at most).")  # fmt: skip
 @click.option("--push-beside-pull", is_flag=True, help="Servers send and take at the same time.")
 @click.option("--json", "json_file", metavar="FILE", help="Write it all; - is standard output, without the table.")
-@click.option("--plot", metavar="FILE", help="Draw it up to 10 000 ranks (svg, png, pdf).")
+@click.option("--plot", metavar="FILE", help="Draw it to past 10 000 ranks (svg, png, pdf).")
 @click.option("--published", is_flag=True, help="Only: published results beside what the model says of them.")
 def predict(published, **options):
     """How long an exchange and a step take on N ranks, by algorithm, and which is fastest.

@@ -37,18 +37,24 @@ class Way:
     backend: str
     law: str
     environment: dict[str, str] = field(default_factory=dict)
+    largest: str = "4M"
+
+
+YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}  # eight ranks that spin on two cores would measure the spinning
 
 
 def _open_mpi(algorithm: int) -> dict[str, str]:
-    rules = {"use_dynamic_rules": "1", "allreduce_algorithm": str(algorithm)}
-    return {f"OMPI_MCA_coll_tuned_{name}": value for name, value in rules.items()}
+    """One algorithm for every size; and nothing by rendezvous, whose answers wait behind the data on the same link."""
+    rules = {"coll_tuned_use_dynamic_rules": 1, "coll_tuned_allreduce_algorithm": algorithm}
+    at_once = {f"btl_tcp_{limit}": 8 << 20 for limit in ("eager_limit", "rndv_eager_limit", "max_send_size")}
+    return {f"OMPI_MCA_{name}": str(value) for name, value in (rules | at_once).items()} | YIELD
 
 
 WAYS = {
     "horovod-gloo": Way("horovod-gloo", "ring"),
     "mpi-ring": Way("mpi", "ring", _open_mpi(4)),
     "mpi-halving": Way("mpi", "halving", _open_mpi(6)),
-    "server": Way("parameter-server", "server"),
+    "server": Way("parameter-server", "server", YIELD, largest="1M"),  # N times the bytes
 }
 
 
@@ -58,11 +64,11 @@ def main() -> int:
     )
     parser.add_argument("--ways", default=",".join(WAYS), help=f"of {', '.join(WAYS)}")
     parser.add_argument("--hosts", default="2,4,8", help="numbers of hosts; the fit knows the first alone")
-    parser.add_argument("--rate", default="100mbit", help="of each host's link, each way (tc's words)")
+    parser.add_argument("--rate", default="50mbit", help="of each host's link, each way (tc's words)")
     parser.add_argument("--burst", default="16kb", help="what passes free after a pause")
     parser.add_argument("--queue", default="1s", help="what waits for longer is dropped, and sent again by TCP")
-    parser.add_argument("--min-bytes", default="32K")
-    parser.add_argument("--max-bytes", default="2M")
+    parser.add_argument("--congestion", default="reno", help="TCP's, on these hosts; bbr cannot judge short bursts")
+    parser.add_argument("--min-bytes", default="64K")
     parser.add_argument("--iterations", type=int, default=8)
     parser.add_argument("--within", type=float, default=0.15, help="largest error that is no failure")
     parser.add_argument("--keep", metavar="FOLDER", help="keep the sweeps' JSON files there")
@@ -78,6 +84,8 @@ def main() -> int:
         hosts = stack.enter_context(pretended_hosts(names, Path(folder)))
         for name in hosts.names:
             stack.enter_context(hosts.slow_link(name, words.rate, words.burst, words.queue))
+            setting = f"echo {words.congestion} > /proc/sys/net/ipv4/tcp_congestion_control"
+            hosts.run(name, ["sh", "-c", setting], timeout=10).checked()
         for way in ways:
             files = {number: measure(hosts, number, way, words, kept / f"{way}-{number}.json") for number in numbers}
             worst = max(worst, compare(way, files, console))
@@ -87,7 +95,7 @@ def main() -> int:
 
 def measure(hosts: PretendedHosts, number: int, way: str, words: argparse.Namespace, file: Path) -> Path:
     """``bench allreduce`` on the first ``number`` hosts; its JSON file."""
-    sizes = ["--min-bytes", words.min_bytes, "--max-bytes", words.max_bytes, "--factor", "4"]
+    sizes = ["--min-bytes", words.min_bytes, "--max-bytes", WAYS[way].largest, "--factor", "4"]
     counts = ["--iterations", str(words.iterations), "--warmup", "2", "--rounds", "1"]
     where = ["-H", ",".join(f"{name}:1" for name in hosts.names[:number]), "--backends", WAYS[way].backend]
     command = [sys.executable, "-m", "hvd_mnist", "bench", "allreduce", *where, *sizes, *counts, "--json", str(file)]
