@@ -15,12 +15,14 @@ from typing import Any
 
 from hvd_mnist import faults
 from hvd_mnist.errors import UsageError
+from hvd_mnist.own import is_own
 
 
-def knob(default, help, *, group, choices=(), least=None, above=None, most=None):
-    """A field of TrainConfig. ``least`` and ``most`` are inclusive bounds, ``above`` an exclusive lower one."""
+def knob(default, help, *, group, choices=(), own=False, least=None, above=None, most=None):
+    """A field of TrainConfig. ``least`` and ``most`` are inclusive bounds, ``above`` an exclusive lower one; ``own``
+    admits MODULE:FUNCTION besides the choices."""
     bounds = {"least": least, "above": above, "most": most}
-    metadata = {"help": help, "group": group, "choices": tuple(choices), "bounds": bounds}
+    metadata = {"help": help, "group": group, "choices": tuple(choices), "own": own, "bounds": bounds}
     return field(default=default, metadata=metadata)
 
 
@@ -39,7 +41,11 @@ class TrainConfig:
     """What to train, on what, how and where. Raises UsageError where a value is out of range."""
 
     # data and model
-    data: str = knob("mnist", "mnist, fashion-mnist, sample, a folder of IDX files, or an .npz", group="Data and model")
+    data: str = knob(
+        "mnist",
+        "mnist, fashion-mnist, sample, a folder of IDX files, an .npz, or MODULE:FUNCTION of yours",
+        group="Data and model",
+    )
     augment: str = knob(
         "shift",
         "random shifts of the training images by up to 2 pixels",
@@ -47,7 +53,13 @@ class TrainConfig:
         choices=("none", "shift"),
     )
     offline: bool = knob(False, "use the cache only; never download", group="Data and model")
-    model: str = knob("small", "the network", group="Data and model", choices=("small", "cnn", "mlp"))
+    model: str = knob(
+        "small",
+        "the network: small, cnn, mlp, or MODULE:FUNCTION of yours",
+        group="Data and model",
+        choices=("small", "cnn", "mlp"),
+        own=True,
+    )
     dropout: bool = knob(
         True,
         "drop units at random while training; without, systems can be compared weight by weight",
@@ -184,6 +196,8 @@ class TrainConfig:
                 "--schedule plateau with --elastic: when ranks change, so does the rate that a plateau would lower",
                 "--schedule cosine, step or constant",
             )
+        if is_own(self.model) and not self.dropout:
+            raise UsageError(f"--no-dropout with --model {self.model}: your function decides that", "leave it out")
         if self.requeue and (self.resume != "auto" or self.run_dir is None):
             raise UsageError(
                 "--requeue runs this command again, which must go on where it stopped", "--resume auto --run-dir DIR"
@@ -224,10 +238,13 @@ def _check(spec: dataclasses.Field, value: Any) -> None:
     bounds, choices = spec.metadata["bounds"], spec.metadata["choices"]
     if value is None:
         return
+    if spec.metadata["own"] and is_own(str(value)):
+        return
     if choices and value not in choices:
         near = difflib.get_close_matches(str(value), choices, 1)
+        or_own = " or MODULE:FUNCTION" if spec.metadata["own"] else ""
         raise UsageError(
-            f"{flag(spec.name)} {value}: expected {', '.join(choices)}", near and f"{flag(spec.name)} {near[0]}"
+            f"{flag(spec.name)} {value}: expected {', '.join(choices)}{or_own}", near and f"{flag(spec.name)} {near[0]}"
         )
     for name, holds, words in (
         ("least", lambda bound: value >= bound, "at least"),

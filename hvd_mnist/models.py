@@ -7,6 +7,7 @@
 small   the default of ``hvd-mnist train``: chosen for test accuracy per CPU second (docs/recipe.md)
 cnn     the 1.2 M-parameter network of Horovod's and Keras' MNIST examples: the one for comparisons
 mlp     784-100-10, the network of the old distributed-TensorFlow tutorials
+package.module:build    a function of yours (docs/own-model.md)
 
 No network has batch normalization: its running statistics would differ between ranks, which the comparison of
 replicas forbids, and N ranks at batch B/N would no longer equal one rank at batch B.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import difflib
 
+from hvd_mnist import own
 from hvd_mnist.errors import UsageError
 
 NAMES = ("small", "cnn", "mlp")
@@ -26,7 +28,7 @@ def build(name: str, input_shape: tuple[int, int, int] = (28, 28, 1), classes: i
     """A new network with its variables made, from Keras' current random seed.
 
     Args:
-        name: one of NAMES.
+        name: one of NAMES, or MODULE:FUNCTION, called as ``build(input_shape, classes)``.
         input_shape: height, width, channels of an image.
         classes: number of outputs.
         dropout: False gives the same layers, and the same initial weights, with a dropout rate of 0.
@@ -35,8 +37,10 @@ def build(name: str, input_shape: tuple[int, int, int] = (28, 28, 1), classes: i
         keras.Model, not compiled: float [batch, height, width, channels] in 0..1 -> logits float32 [batch, classes].
 
     Raises:
-        UsageError: unknown name; or an image too small for the network.
+        UsageError: unknown name; an image too small for the network; or a function that gives no such model.
     """
+    if own.is_own(name):
+        return _own(name, input_shape, classes)
     if name not in NAMES:
         near = difflib.get_close_matches(name, NAMES, 1)
         raise UsageError(
@@ -56,6 +60,27 @@ def compile_for_digits(model, optimizer) -> None:
 
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss=loss, metrics=["accuracy"], jit_compile=False)
+
+
+def _own(name, input_shape, classes):
+    import keras
+
+    expected = "build(input_shape, classes)"
+    model = own.call(name, "--model", expected, input_shape, classes)
+    if not isinstance(model, keras.Model):
+        raise UsageError(
+            f"--model {name} returned {type(model).__name__}, expected a keras.Model", f"def {expected}: ..."
+        )
+    if not model.built:
+        model.build((None, *input_shape))
+    given = model.compute_output_shape((None, *input_shape))
+    if tuple(given) != (None, classes):
+        raise UsageError(
+            f"--model {name} gives {given} for images of {input_shape}, expected (None, {classes}): logits for "
+            f"{classes} classes",
+            f"end it with keras.layers.Dense({classes}, dtype='float32')",
+        )
+    return model
 
 
 SMALLEST = {"small": 15, "cnn": 6, "mlp": 1}  # pixels; below it a layer would have no output

@@ -18,7 +18,8 @@ SCHEMA = 1
 
 def default_name(data: str, model: str) -> str:
     """runs/<data>-<model>-<time>, in the folder where the command was typed."""
-    return str(Path("runs") / f"{Path(data).name}-{model}-{time.strftime('%Y%m%d-%H%M%S')}")
+    data, model = Path(data).name.replace(":", "."), model.replace(":", ".")
+    return str(Path("runs") / f"{data}-{model}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from hvd_mnist import __version__, checkpoint
+from hvd_mnist import __version__, checkpoint, own
 from hvd_mnist.config import TrainConfig
 from hvd_mnist.console import Console, count
 from hvd_mnist.data import shard, sources
@@ -119,6 +119,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
 
     agreement.agree(
         {
+            **agreement.own_code(own.files(config.data, config.model)),
             "data": arrays.sha256,
             "model": layout(model),
             "steps": {"steps": total, "steps_per_epoch": per_epoch, "batch": batch},
@@ -184,7 +185,12 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     )
     averages = hvd.callbacks.MetricAverageCallback()
     finite = hvd.callbacks.TerminateOnNaN(run / "logs", hint="lower --learning-rate, or raise --warmup-epochs")
-    saves.before_save = finite.check  # what is not finite is not saved
+
+    def before_save():
+        hvd.average_moving_statistics(model)  # of a model of the user's, with batch normalization
+        finite.check()  # what is not finite is not saved
+
+    saves.before_save = before_save
     patience = Patience(config.patience, **Patience.part_of(found))
 
     def samples_of(epoch, first):
@@ -273,6 +279,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
                 # -- Evaluate: each test example once, the same numbers on every rank ------------------------------
                 ending.doing(f"in the evaluation after step {step}")
                 injection.reach(faults, "evaluate", step, model)
+                hvd.average_moving_statistics(model)
                 evaluation = evaluator()
                 reached = config.target_accuracy is not None and evaluation.accuracy >= config.target_accuracy
                 progress.evaluated(step, evaluation)

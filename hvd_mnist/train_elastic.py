@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hvd_mnist import __version__, checkpoint, train
+from hvd_mnist import __version__, checkpoint, own, train
 from hvd_mnist.config import TrainConfig
 from hvd_mnist.console import Console, count
 from hvd_mnist.data import shard, sources
@@ -147,7 +147,13 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
             )
         train.check_same_command(config)
         train.check_own_gpus(here, gpu)
-        agreement.agree({"data": arrays.sha256, "model": layout(model)})
+        agreement.agree(
+            {
+                **agreement.own_code(own.files(config.data, config.model)),
+                "data": arrays.sha256,
+                "model": layout(model),
+            }
+        )
         begins = state.run is None
         if begins:
             name = config.run_dir or default_name(config.data, config.model)
@@ -185,6 +191,7 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
             """Rank 0 writes, all wait until it is done."""
             if accuracy is not None:
                 state.best_accuracy = max(accuracy, state.best_accuracy or 0.0)
+            hvd.average_moving_statistics(model)
             finite.check()
             proof.check(f"before the save after step {state.step}")
 
@@ -254,6 +261,7 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
                 final = state.epoch + 1 == config.epochs
                 evaluation = None
                 if final or (state.epoch + 1) % config.evaluate_every == 0:
+                    hvd.average_moving_statistics(model)
                     evaluation = evaluator()
                     records.write(
                         "evaluation", state.step, **dataclasses.asdict(evaluation), accuracy=evaluation.accuracy

@@ -174,6 +174,8 @@ def test_settings_travel():
 def test_a_rate_that_nothing_would_lower_is_refused():
     with pytest.raises(UsageError, match="--schedule plateau: only train"):
         prepare(TrainConfig(schedule="plateau"), 2)
+    with pytest.raises(UsageError, match="the older ways train small, cnn and mlp"):
+        prepare(TrainConfig(model="mine:build"), 2)
 
 
 def test_modes():

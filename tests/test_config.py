@@ -71,7 +71,7 @@ def test_missing_file():
         ({"epochs": 0}, "--epochs 0: expected at least 1"),
         ({"learning_rate": 0.0}, "--learning-rate 0.0: expected more than 0.0"),
         ({"target_accuracy": 99.0}, "--target-accuracy 99.0: expected at most 1.0"),
-        ({"model": "smal"}, "--model smal: expected small, cnn, mlp -> --model small"),
+        ({"model": "smal"}, "--model smal: expected small, cnn, mlp or MODULE:FUNCTION -> --model small"),
         ({"global_batch": 100, "accumulate": 3}, "--global-batch 100 does not divide by --accumulate 3"),
         ({"plateau_patience": 5}, "--plateau-patience without --schedule plateau -> --schedule plateau"),
         (

@@ -20,6 +20,7 @@ from hvd_mnist.config import TrainConfig
 from hvd_mnist.console import Console, count
 from hvd_mnist.data import shard, sources
 from hvd_mnist.errors import CheckpointError, NotFinite, UsageError
+from hvd_mnist.own import is_own
 from hvd_mnist.run_folder import SCHEMA, Records, default_name, write_json
 from hvd_mnist.run_summary import config_record, versions
 from hvd_mnist.runtime import traffic, world
@@ -78,6 +79,8 @@ def prepare(config: TrainConfig, replicas: int, *, asynchronous: bool = False, n
     """
     if config.schedule == "plateau":
         raise UsageError("--schedule plateau: only train follows the test loss", "--schedule cosine, step or constant")
+    if is_own(config.model):
+        raise UsageError(f"--model {config.model}: the older ways train small, cnn and mlp", "--model small")
     import keras
     import tensorflow as tf
 

@@ -71,7 +71,9 @@ def _settings(spec, kind):
         settings |= {"multiple": True, "type": typing.get_args(kind)[0]}
     elif kind is not bool:
         plain = next(t for t in (*typing.get_args(kind), kind) if t is not type(None))
-        settings["type"] = click.Choice(spec.metadata["choices"]) if spec.metadata["choices"] else plain
+        settings["type"] = plain
+        if spec.metadata["choices"] and not spec.metadata["own"]:
+            settings["type"] = click.Choice(spec.metadata["choices"])
     return settings
 
 

@@ -5,6 +5,7 @@
     load("sample")           5 000 of the real digits, where nothing else can be had
     load("digits/")          a folder of IDX files, plain or .gz, under their usual names
     load("digits.npz")       x_train, y_train, x_test, y_test
+    load("module:load")      a function of yours that returns ((x_train, y_train), (x_test, y_test))
 
 The cache is ``${HVD_MNIST_CACHE:-${XDG_CACHE_HOME:-~/.cache}/hvd_mnist}/data``, one .npz for each data set. However
 many processes of a host start at once, one of them downloads and the others wait, with a limit.
@@ -26,6 +27,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from hvd_mnist import own
 from hvd_mnist.data import download
 from hvd_mnist.data.catalogue import KNOWN, Known, check_hashes
 from hvd_mnist.data.files import ARRAYS, digest, read_idx, read_npz, write_npz
@@ -75,7 +77,7 @@ def load(
     """Give a data set's arrays, fetching it into the cache first if it has to be.
 
     Args:
-        name_or_path: a name of `KNOWN`, a folder of IDX files, or an .npz.
+        name_or_path: a name of `KNOWN`, a folder of IDX files, an .npz, or MODULE:FUNCTION, called as ``load()``.
         cache: folder of the cached .npz files; default `cache_folder()`.
         offline: never use the network (a file of the system's package is still used).
         wait_limit: seconds to wait for another process that is fetching the same data set.
@@ -84,6 +86,8 @@ def load(
     Raises:
         DataError: the data set is missing, broken, not to be had, or unknown.
     """
+    if own.is_own(name_or_path):
+        return _checked(name_or_path, _from_own(name_or_path), name_or_path)
     if name_or_path in KNOWN:
         return _load_known(name_or_path, cache or cache_folder(), offline, wait_limit, notify)
     path = Path(name_or_path).expanduser()
@@ -269,6 +273,20 @@ def _read_idx_folder(folder: Path) -> dict[str, np.ndarray]:
             raise DataError(f"{folder}: no {usual} or {usual}.gz in it; a folder of IDX files holds four")
         arrays[array] = read_idx(found, dimensions)
     return arrays
+
+
+def _from_own(name: str) -> dict[str, np.ndarray]:
+    """What a function of the user's gives, by the names of `ARRAYS`."""
+    given = own.call(name, "--data", "load()")
+    try:
+        (x_train, y_train), (x_test, y_test) = given
+    except (TypeError, ValueError):
+        raise DataError(
+            f"--data {name} returned {type(given).__name__}, expected ((x_train, y_train), (x_test, y_test))",
+            "images uint8 [N, H, W] or [N, H, W, C], labels whole numbers [N]",
+        ) from None
+    arrays = {"train_images": x_train, "train_labels": y_train, "test_images": x_test, "test_labels": y_test}
+    return {part: np.ascontiguousarray(array) for part, array in arrays.items()}
 
 
 def _checked(name: str, arrays: dict[str, np.ndarray], origin: str, known: Known | None = None) -> Arrays:

@@ -144,6 +144,11 @@ def software(script: bool = False) -> dict[str, dict[str, str]]:
     return {"version": versions, "code": code}
 
 
+def own_code(files: dict[str, str]) -> dict[str, dict[str, str]]:
+    """The aspect "code" of modules of the user's: {module: its file}."""
+    return {"code": {name: _digest(Path(file)) for name, file in files.items()}}
+
+
 def _digest(file: Path) -> str:
     text = file.read_bytes()
     if text.startswith(b"#!"):  # an installed script names its Python, which may lie elsewhere on each host

@@ -9,8 +9,8 @@ import pytest
 from tests.parallel.ranks import run
 
 CHECKS = Path(__file__).parent / "checks"
-# Every check runs alone and on two ranks over Gloo, nearly every one over MPI; four ranks, and horovodrun in its MPI mode, run
-# those in which the number of ranks or the launcher can matter. Two cores start all of them.
+# Every check runs alone and on two ranks over Gloo, nearly every one over MPI; four ranks, and horovodrun in its MPI
+# mode, run those in which the number of ranks or the launcher can matter. Two cores start all of them.
 SOME = (
     "(equals_plain and adam) or sparse or compression or whole or same_start or weighted or collectives or process_set"
 )
