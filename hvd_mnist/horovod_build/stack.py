@@ -20,6 +20,7 @@ from pathlib import Path
 
 from hvd_mnist.errors import EnvironmentUnfit
 
+ANSWER_LIMIT = 120  # seconds for a --version; on a crowded machine 20 were too few, and CMake was called missing
 COMPILER_HINT = "Debian/Ubuntu: apt-get install g++ make; Fedora: dnf install gcc-c++ make"
 CPU_FEATURES = ("avx", "f16c", "fma")  # those that Horovod's CMakeLists turns into -m flags
 
@@ -100,7 +101,7 @@ def find_program(name: str) -> Path | None:
 def first_line(*command: str) -> str:
     """First line that a program prints, empty where it is missing or fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_LIMIT, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
     return (done.stdout or done.stderr).partition("\n")[0].strip()
@@ -189,7 +190,9 @@ def cpu_features() -> str:
 def nvcc_version(nvcc: Path) -> str:
     """``13.0`` of an nvcc, empty where it does not run."""
     try:
-        said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, timeout=20, check=False).stdout
+        said = subprocess.run(
+            [nvcc, "--version"], capture_output=True, text=True, timeout=ANSWER_LIMIT, check=False
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
     found = re.search(r"release (\d+\.\d+)", said)
@@ -222,7 +225,7 @@ def toolkit_of(nvcc: Path) -> Path:
     """The toolkit that an nvcc belongs to. /usr/local/bin/nvcc is often a link or a script, so it is asked."""
     try:
         said = subprocess.run(
-            [nvcc, "--dryrun", "-x", "cu", "/dev/null"], capture_output=True, text=True, timeout=20
+            [nvcc, "--dryrun", "-x", "cu", "/dev/null"], capture_output=True, text=True, timeout=ANSWER_LIMIT
         ).stderr
     except (OSError, subprocess.SubprocessError):
         said = ""
