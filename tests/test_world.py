@@ -44,6 +44,8 @@ def test_translated():
         RuntimeError("...\nHorovod has been shut down. This was caused by an exception on one of the ranks")
     )
     assert isinstance(lost, PeerLost) and lost.exit_status == 201 and "\n" not in str(lost)
+    nccl = translated(RuntimeError("NCCL async error: remote process exited or there was a network error"))
+    assert isinstance(nccl, PeerLost) and "lost the other ranks: NCCL async error" in str(nccl)
     for own in (KeyError("x"), BrokenPipeError(32, "Broken pipe"), ReplicasDiffer("Broken pipe")):
         assert translated(own) is own
     met = translated(RuntimeError("a\n[_Derived_] Mismatched data types: One rank had type int64, another float64"))

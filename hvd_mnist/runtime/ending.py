@@ -31,6 +31,7 @@ _PEER_WORDS = (
     "Connection closed by peer",
     "Connection reset by peer",
     "Broken pipe",
+    "remote process exited or there was a network error",  # NCCL 2.32's ncclRemoteError
     "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks",
 )
 _MISMATCH = "Mismatched "  # Horovod: one rank did an allreduce, another an allgather; other shapes, other types
