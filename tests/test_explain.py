@@ -156,6 +156,25 @@ def test_what_launch_recognizes_is_explained(line):
     assert cause_in(line) is not None and recognize(line) is not None
 
 
+@pytest.mark.parametrize(
+    "text, words",
+    # What ncclGetErrorString of NCCL 2.32.3 answers to 1 to 6, asked on a machine without a GPU, as Horovod shows it.
+    [
+        ("ncclCommInitRank failed: unhandled cuda error (run with NCCL_DEBUG=INFO for details)", "driver refused"),
+        ("ncclCommInitRank failed: unhandled system error (run with NCCL_DEBUG=INFO for details)", "shared memory"),
+        ("ncclAllReduce failed: internal error - please report this issue to the NCCL developers", "inside"),
+        ("ncclAllReduce failed: invalid argument (run with NCCL_DEBUG=WARN for details)", "inside"),
+        ("ncclCommInitRank failed: invalid usage (run with NCCL_DEBUG=WARN for details)", "Two ranks use one GPU"),
+        ("NCCL async error: remote process exited or there was a network error", "Another rank is gone"),
+        ("NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000", "Two ranks use one GPU"),
+        ("Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable", "Two ranks"),
+    ],
+)
+def test_what_nccl_says_through_horovod_is_explained(text, words):
+    found = recognize(f"tensorflow.python.framework.errors_impl.UnknownError: {text} [Op:HorovodAllreduce]")
+    assert found is not None and words in found.means
+
+
 # --- statuses ------------------------------------------------------------------------------------------------
 
 
@@ -187,7 +206,7 @@ def test_a_status_in_a_line(line, status):
 def test_a_status_a_message_and_words():
     assert "Another rank died" in said("201").output
     assert "--prefix" in said("orted:", "command", "not", "found").output
-    assert said("Duplicate GPU").output.count("check") >= 1
+    assert said("Duplicate GPU detected").output.count("check") >= 1
     assert "SIGKILL" in said("SIGKILL").output
 
 

@@ -152,13 +152,32 @@ RUNNING = (
         pattern=r"ncclSystemError|NCCL.*unhandled system error|unhandled system error",
     ),
     Entry(
-        "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
+        "ncclCommInitRank failed: invalid usage (run with NCCL_DEBUG=WARN for details)",
         "NCCL",
         "Two ranks use one GPU: more ranks than GPUs on that host, or each rank was given the same "
         "CUDA_VISIBLE_DEVICES.",
-        "hvd-mnist doctor -np N; echo $CUDA_VISIBLE_DEVICES on each rank",
+        "hvd-mnist doctor -np N; echo $CUDA_VISIBLE_DEVICES on each rank; NCCL_DEBUG=WARN names both ranks",
         "as many slots as GPUs; unset CUDA_VISIBLE_DEVICES; pin by local rank before the first TensorFlow call",
-        pattern=r"Duplicate GPU detected|ncclInvalidUsage|ranks \S.* all claim GPU",
+        # The second is NCCL 2.32's own line, the first that of older ones; Horovod shows the third alone.
+        pattern=r"Duplicate GPU detected|Multiple Ranks are using the same GPU|[Ii]nvalid ?[Uu]sage.*NCCL_DEBUG"
+        r"|ncclInvalidUsage|ranks \S.* all claim GPU",
+    ),
+    Entry(
+        "NCCL async error: remote process exited or there was a network error",
+        "NCCL",
+        "Another rank is gone, or the connection to it is. This line is a consequence.",
+        "which rank failed first, and on which host?",
+        "mend that; the same command with --resume auto",
+        pattern=r"remote process exited or there was a network error|ncclRemoteError",
+    ),
+    Entry(
+        "ncclAllReduce failed: internal error - please report this issue to the NCCL developers",
+        "NCCL",
+        "NCCL failed inside; its own log says at what. A possible cause: another NCCL is loaded than the one that "
+        "Horovod was built with.",
+        "NCCL_DEBUG=WARN hvd-mnist train ...; hvd-mnist doctor",
+        "hvd-mnist build-horovod --gpu",
+        pattern=r"(nccl\w+ failed|NCCL async error): (internal error|invalid argument)",
     ),
     Entry(
         "ncclUnhandledCudaError: Call to CUDA function failed.",
