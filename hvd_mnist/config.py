@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_mnist import faults
+from hvd_mnist.console import LEVELS
 from hvd_mnist.errors import UsageError
 from hvd_mnist.own import is_own
 
@@ -157,6 +158,13 @@ class TrainConfig:
         False, "when preempted inside a Slurm job, put the job back into the queue after the save", group="Job"
     )
     all_ranks: bool = knob(False, "let every rank speak on the console, not only rank 0", group="Job")
+    log_level: str = knob(
+        "info",
+        "how much is shown: warning shows nothing else; debug shows what is only logged, and what TensorFlow and "
+        "Horovod say; RUN/logs hold everything",
+        group="Job",
+        choices=LEVELS,
+    )
 
     # ranks that come and go
     elastic: bool = knob(

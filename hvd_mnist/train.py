@@ -20,7 +20,7 @@ from pathlib import Path
 
 from hvd_mnist import __version__, checkpoint, own
 from hvd_mnist.config import TrainConfig
-from hvd_mnist.console import Console, count
+from hvd_mnist.console import Console, count, library_levels
 from hvd_mnist.data import shard, sources
 from hvd_mnist.errors import CheckpointError, Preempted, UsageError
 from hvd_mnist.faults import Faults
@@ -46,10 +46,11 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     born = time.time()
 
     # -- Join the world ---------------------------------------------------------------------------------------
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's greeting, once per rank, hides our lines
+    os.environ.update({**library_levels(config.log_level), **os.environ})
     here = world.join(config.stall_timeout)
     prefix = f"[{here.rank}] " if config.all_ranks else ""
-    console = Console(here.rank, here.is_root or config.all_ranks, prefix, bar=here.identity.launcher == "none")
+    alone = here.identity.launcher == "none"
+    console = Console(here.rank, here.is_root or config.all_ranks, prefix, bar=alone, level=config.log_level)
 
     # -- Pin the GPU, take this rank's share of the cores ------------------------------------------------------
     threads = config.threads or devices.my_threads(here.local_size)
@@ -388,7 +389,7 @@ def restore(folder: Path, model, config: TrainConfig, console: Console) -> dict 
                 f"{folder.parent} holds a run already", "--resume auto to continue it, or another --run-dir"
             )
         return None
-    found = checkpoint.latest(folder, notify=console.say)
+    found = checkpoint.latest(folder, notify=console.warn)
     if found is None:
         console.say(f"no complete checkpoint in {folder}: starting at step 0")
         return None

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from hvd_mnist import __version__, checkpoint, own, train
 from hvd_mnist.config import TrainConfig
-from hvd_mnist.console import Console, count
+from hvd_mnist.console import Console, count, library_levels, progress_words
 from hvd_mnist.data import shard, sources
 from hvd_mnist.errors import CheckpointError, PeerLost, UsageError
 from hvd_mnist.run_folder import SCHEMA, Records, default_name, write_json
@@ -88,7 +88,7 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
     mine = Here(born=time.time())
 
     # -- By itself: GPU, data, model. Others may be waiting for this rank ---------------------------------------
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's greeting, once per rank, hides our lines
+    os.environ.update({**library_levels(config.log_level), **os.environ})
     identity = world.prepare_environment()
     if identity.size > 1 and identity.launcher != "horovod-elastic":
         raise UsageError(
@@ -160,7 +160,8 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
             state.run = world.root_json(str(Path(name).absolute()), "run_dir")
         run = Path(state.run)
         world.on_every_rank(lambda: here.is_root and claim(mine, run, patient=not begins), "run_folder")
-        console = Console(here.rank, here.is_root or config.all_ranks, f"[{here.rank}] " if config.all_ranks else "")
+        prefix = f"[{here.rank}] " if config.all_ranks else ""
+        console = Console(here.rank, here.is_root or config.all_ranks, prefix, level=config.log_level)
         console.open_log(run / "logs" / f"rank-{here.rank}.log")
         console.log(f"rank {here.rank} of {here.size}, host {here.host}, pid {os.getpid()}, resets {state.resets}")
 
@@ -218,7 +219,7 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
                     "step", state.step, epoch=state.epoch, loss=loss, accuracy=accuracy, learning_rate=rate,
                     world_size=here.size,
                 )  # fmt: skip
-                console.advance(at, f"epoch {state.epoch + 1}  loss {loss:.4f}  accuracy {accuracy:.2%}")
+                console.advance(at, progress_words(state.epoch, loss, accuracy, rate))
             epoch_is_done = shard.steps_left(examples, state.samples, now.global_batch) == 0
             if config.checkpoint_every and state.step % config.checkpoint_every == 0 and not epoch_is_done:
                 save(None)
@@ -289,7 +290,7 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
         if mine.size:
             lost = max(0, mine.step - state.step)
             again = f" ({count(lost, 'step')} made again)" if lost else ""
-            console.say(
+            console.warn(
                 f"{count(mine.size, 'rank')} became {here.size}: on from step {state.step}{again}, epoch "
                 f"{state.epoch + 1}, {state.samples} of {examples} examples done; global batch {now.global_batch}, "
                 f"peak rate {now.plan.peak:g}"
@@ -316,7 +317,7 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
             }
             state.changes = (*state.changes, change)
             records.write("reset", **change)
-            console.say(
+            console.warn(
                 f"training again, {change['seconds']:.1f} s after the last step with {count(mine.size, 'rank')}"
             )
         mine.stepped_at, mine.step, mine.size, mine.was_reset = time.monotonic(), state.step, here.size, False

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from hvd_mnist import checkpoint
-from hvd_mnist.console import Console
+from hvd_mnist.console import Console, progress_words
 from hvd_mnist.keras.preemption import PreemptionCallback
 from hvd_mnist.run_folder import Records
 from hvd_mnist.runtime import ending, world
@@ -95,10 +95,7 @@ class Progress(keras.callbacks.Callback):
             images_per_second=speed,
         )
         left = (self.plan.total - self.step) * self.images / speed
-        self.console.advance(
-            self.step,
-            f"epoch {self.epoch + 1}  loss {loss:.4f}  accuracy {accuracy:.2%}  {speed:.0f} images/s, {left:.0f} s",
-        )
+        self.console.advance(self.step, progress_words(self.epoch, loss, accuracy, rate, speed), left)
 
     def on_epoch_end(self, epoch, logs=None):
         self.train_seconds += time.perf_counter() - self._epoch_started

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 import zlib
 from pathlib import Path
 
@@ -109,4 +110,35 @@ def summary(ranks: int, steps: int, lines: list[str]) -> dict:
         "cpu_seconds": 4.81, "start_seconds": 20.83, "ranks": [{"rank": rank, **each} for rank in range(ranks)],
         "proof": {"held": True, "first_step_gradients": True, "comparisons": 5, "tolerance": 0.0, "seconds": 0.283},
         "versions": {"hvd_mnist": "0.1.0"},
+    }  # fmt: skip
+
+
+# --- the schema, as docs/run-folder.md has it ------------------------------------------------------------------
+
+
+def documented(chapter: str) -> dict[str, set[str]]:
+    """First cell -> names in backticks of the last cell, of the table in one chapter; cells with several names too."""
+    text = (Path(__file__).parents[1] / "docs" / "run-folder.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[^|]+`) \|(.*)\|$", text.split(f"## {chapter}\n")[1].split("\n## ")[0], re.M)
+    return {
+        name: set(re.findall(r"`(\w+)`", rest.split("|")[-1]))
+        for key, rest in rows
+        for name in key.strip("`").split("`, `")
+    }
+
+
+def assert_documented(folder: Path) -> None:
+    """Every kind of line and every key of a run folder stands in docs/run-folder.md, and none is missing."""
+    kinds = documented("metrics.jsonl")
+    for text in (folder / "metrics.jsonl").read_text().splitlines():
+        found = json.loads(text)
+        values = set(found) - {"kind", "step", "time"}
+        expected = kinds[found["kind"]] - ({"world_size"} if found["kind"] == "step" else set())
+        assert values == expected, f"{found['kind']}: {values ^ expected}"
+    known = set(documented("summary.json"))
+    elastic = {"resets", "changes"}
+    found = set(json.loads((folder / "summary.json").read_text()))
+    assert found == known - elastic, found ^ (known - elastic)
+    assert set(json.loads((folder / "config.json").read_text())) == {
+        "schema", "command", "knobs", "effective", "versions", "environment",
     }  # fmt: skip

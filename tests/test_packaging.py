@@ -77,6 +77,7 @@ def test_wheel_carries_the_headers_and_the_entry_point(tmp_path):
         assert "hvd-mnist = hvd_mnist.cli:main" in archive.read(entry).decode()
     headers = {path.relative_to(ROOT).as_posix() for path in (ROOT / "hvd_mnist").rglob("*.h")}
     assert headers and headers <= set(names) and "hvd_mnist/py.typed" in names
+    assert "hvd_mnist/report/templates/report.html.j2" in names
     assert not [name for name in names if name.startswith(("tests/", "scripts/"))]
 
 

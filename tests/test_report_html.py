@@ -18,7 +18,7 @@ from hvd_mnist.errors import DataError
 from hvd_mnist.report import chart, page
 from hvd_mnist.report.run import read, read_metrics
 from hvd_mnist.run_summary import RECORDED_VARIABLES, recorded_environment
-from tests.made_runs import line, made_run, write, write_lines
+from tests.made_runs import assert_documented, line, made_run, write, write_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 SECTIONS = ("result", "curves", "ranks", "proof", "settings", "checkpoints", "digits", "warnings", "environment")
@@ -175,6 +175,11 @@ def test_the_environment_is_recorded_by_name_alone():
     environ = {"AWS_SECRET_ACCESS_KEY": "x", "HOROVOD_CYCLE_TIME": "5", "_HOROVOD_SECRET_KEY": "y", "PATH": "/bin"}
     assert recorded_environment(environ) == {"HOROVOD_CYCLE_TIME": "5"}
     assert not [name for name in RECORDED_VARIABLES if page._SECRET.search(name)]
+
+
+def test_the_made_runs_are_like_real_ones(tmp_path):
+    """tests/parallel/test_training.py holds a real run folder to the same schema."""
+    assert_documented(made_run(tmp_path / "run"))
 
 
 # --- folders that are half there -----------------------------------------------------------------------------

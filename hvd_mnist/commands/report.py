@@ -8,7 +8,7 @@ import click
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(file_okay=False))
 @click.option("--output", metavar="FILE", help="the file to write; default report.html in the first RUN")
 @click.option("--open", "open_", is_flag=True, help="show it in the browser")
 @click.option(

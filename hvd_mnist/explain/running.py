@@ -33,6 +33,15 @@ RUNNING = (
         pattern=r"stalled: .*did not come|ranks waited for each other in different places",
     ),
     Entry(
+        "Timeout (0:00:30)!",
+        "hvd_mnist",
+        "In a rank's log: it stood still for that long, and its Python stacks follow. Where `goes on after 53 s` comes "
+        "later, it was only slow: a busy machine, a slow disk, or a wait for another rank.",
+        "the stack below it, last thread: a collective waits for others; anything else is the cause",
+        "nothing, if it went on; else mend the rank whose stack is in no collective",
+        pattern=r"Timeout \(\d+:\d\d:\d\d\)!|\bgoes on after \d+ s$",
+    ),
+    Entry(
         "lost rank 1 (process 4711 on host1 is gone)",
         "hvd_mnist",
         "That rank's process is gone: killed, crashed, or ended by an error that stands above.",

@@ -1,4 +1,4 @@
-"""What the logs of a run say that a person should know; the same line of several ranks once."""
+"""What the logs of a run say that a person should know; what several ranks say, once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
 
 @dataclass
 class Notice:
-    """A line, the logs in which it stands, and what is known about it."""
+    """A line, the logs in which it stands, and what is known about it. Of lines of one meaning it is the first."""
 
     text: str
     entry: Entry | None
@@ -33,14 +33,14 @@ class Notice:
 
 def notices(folder: Path) -> list[Notice]:
     """Of all ``logs/*.log``, in the order in which they are first met; at most MOST_LINES."""
-    found: dict[str, Notice] = {}
+    found: dict[Entry | str, Notice] = {}
     for path in sorted(folder.glob("*.log"), key=_by_rank)[:MOST_LOGS]:
         for line in _tail(path).splitlines():
             text = _TIME.sub("", line).strip()
             entry = recognize(text)
             if entry is None and not _WORTH.search(text):
                 continue
-            notice = found.setdefault(text, Notice(printable(text, 400), entry))
+            notice = found.setdefault(entry or text, Notice(printable(text, 400), entry))
             notice.times += 1
             if path.name not in notice.logs:
                 notice.logs.append(path.name)

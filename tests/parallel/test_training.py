@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from hvd_mnist import checkpoint
+from tests.made_runs import assert_documented
 from tests.parallel.ranks import ROOT, launcher_command, run, train
 
 pytestmark = pytest.mark.timeout(900)  # several jobs each, on a machine that may be busy
@@ -206,6 +207,16 @@ def test_evaluate_and_predict(tmp_path):
         if json.loads(line)["kind"] == "evaluation"
     )
     assert found["accuracy"] == best and found["examples"] == 1000
+    assert_documented(folder)
+    told = run([sys.executable, "-m", "hvd_mnist", "report", str(folder), "--digits", "--offline"])
+    told.assert_ok()
+    digits = json.loads((folder / "digits.json").read_text())
+    confusion = np.array(digits["confusion"])
+    assert confusion.sum() == digits["examples"] == 1000 and confusion.trace() == 1000 * best == 1000 - digits["wrong"]
+    certain = [each["probability"] for each in digits["worst"]]
+    assert certain == sorted(certain, reverse=True) and all(e["label"] != e["predicted"] for e in digits["worst"])
+    page = (folder / "report.html").read_text()
+    assert "equal to the last bit" in page and page.count("data:image/png;base64,") == len(digits["worst"]) == 24
 
 
 def test_target_accuracy_stops_all_ranks(tmp_path):

@@ -1,0 +1,66 @@
+"""What a rank says at which level, and the words of its progress."""
+
+import sys
+
+import pytest
+
+from hvd_mnist import console
+from hvd_mnist.config import TrainConfig
+from hvd_mnist.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    "level, shown",
+    [("debug", ["said", "warned", "logged"]), ("info", ["said", "warned"]), ("warning", ["warned"])],
+)
+def test_levels(level, shown, tmp_path, capsys):
+    voice = console.Console(level=level)
+    voice.open_log(tmp_path / "rank-0.log")
+    voice.say("said")
+    voice.warn("warned")
+    voice.log("logged")
+    voice.close()
+    assert capsys.readouterr().out.splitlines() == shown
+    kept = [line.split(" ", 2)[2] for line in (tmp_path / "rank-0.log").read_text().splitlines()]
+    assert kept == ["said", "warned", "logged"], "the log file holds everything at every level"
+
+
+def test_a_rank_that_does_not_speak_is_silent_at_every_level(capsys):
+    for level in console.LEVELS:
+        voice = console.Console(rank=1, speaks=False, level=level)
+        voice.say("said")
+        voice.warn("warned")
+        voice.log("logged")
+    assert capsys.readouterr().out == ""
+
+
+def test_progress_without_a_terminal_is_a_line_now_and_then_with_eta(capsys, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    assert not sys.stdout.isatty()
+    voice = console.Console()
+    with voice.progress(100):
+        for step, at in ((1, 100.0), (2, 101.0), (3, 106.0)):
+            now[0] = at
+            voice.advance(step, console.progress_words(0, 0.31934, 0.9023, 0.0042, 7837.0), 131.0)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        f"step {step}/100  epoch 1  loss 0.3193  accuracy 90.23%  rate 0.0042  7837 images/s  ETA 2:11"
+        for step in (1, 3)
+    ]
+
+
+def test_words():
+    assert console.progress_words(1, 0.5, 0.75, 5.93970e-3) == "epoch 2  loss 0.5000  accuracy 75.00%  rate 0.00594"
+    assert [console.clock(s) for s in (0, 9.4, 131, 3723, -1)] == ["0:00", "0:09", "2:11", "1:02:03", "0:00"]
+
+
+def test_debug_lets_tensorflow_and_horovod_speak():
+    assert console.library_levels("debug")["TF_CPP_MIN_LOG_LEVEL"] == "0"
+    assert console.library_levels("info") == console.library_levels("warning") == {"TF_CPP_MIN_LOG_LEVEL": "2"}
+
+
+def test_the_setting_is_checked():
+    assert TrainConfig().log_level == "info"
+    with pytest.raises(UsageError, match="--log-level waring: expected debug, info, warning -> --log-level warning"):
+        TrainConfig(log_level="waring")
