@@ -16,6 +16,7 @@ import numpy as np
 from hvd_mnist import checkpoint
 from hvd_mnist.data.sources import load
 from hvd_mnist.errors import DataError
+from hvd_mnist.own import is_own
 from hvd_mnist.run_folder import SCHEMA, write_json
 
 MOST_WORST = 24
@@ -23,16 +24,21 @@ BATCH = 500  # images in a forward pass
 FILE = "digits.json"
 
 
-def write(run: str | Path, *, offline: bool = False, notify: Callable[[str], None]) -> Path:
+def write(run: str | Path, *, data: str | None = None, offline: bool = False, notify: Callable[[str], None]) -> Path:
     """Let the best checkpoint of ``run`` read the test set that the run was evaluated on; write RUN/digits.json.
+
+    Args:
+        data: the data set; default the one that the run names, unless that is a function: nothing that a run folder
+            says is imported and called.
 
     Raises:
         CheckpointError: the run has no checkpoint that can be used.
         DataError: its data set is not to be had, or is not the one that the checkpoint was trained with.
     """
     run = Path(run)
+    name = data or _data_of(run)
     found = checkpoint.find(run, notify)
-    arrays = load(_data_of(run), offline=offline, notify=notify)
+    arrays = load(name, offline=offline, notify=notify)
     trained_with = checkpoint.load_state(found.path).get("data_sha256") or {}
     if trained_with.get("test_images", arrays.sha256["test_images"]) != arrays.sha256["test_images"]:
         raise DataError(
@@ -95,11 +101,16 @@ def as_png(image: np.ndarray) -> str:
 def _data_of(run: Path) -> str:
     path = run / "config.json"
     try:
-        return str(json.loads(path.read_text(encoding="utf-8"))["knobs"]["data"]["value"])
+        name = str(json.loads(path.read_text(encoding="utf-8"))["knobs"]["data"]["value"])
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}; it says on which data the run was evaluated") from None
     except (ValueError, KeyError, TypeError):
         raise DataError(f"{path}: does not say on which data the run was evaluated") from None
+    if is_own(name):
+        raise DataError(
+            f"{path}: the data came from the function {name}, which is not called unasked", f"--digits --data {name}"
+        )
+    return name
 
 
 def _probabilities(model, images: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hvd_mnist.commands.report import report
-from hvd_mnist.errors import DataError
+from hvd_mnist.errors import DataError, UsageError
 from hvd_mnist.report import chart, page
 from hvd_mnist.report.run import read, read_metrics
 from hvd_mnist.run_summary import RECORDED_VARIABLES, recorded_environment
@@ -263,6 +263,11 @@ def test_the_command_says_where_and_needs_no_tensorflow(tmp_path):
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert told.returncode == 0 and told.stdout.strip() == str(folder / "report.html"), told.stderr
+
+
+def test_options_of_digits_alone_are_refused(tmp_path):
+    ended = CliRunner().invoke(report, [str(made_run(tmp_path / "run")), "--offline"])
+    assert isinstance(ended.exception, UsageError) and not (tmp_path / "run" / "report.html").exists()
 
 
 def test_open(tmp_path, monkeypatch):

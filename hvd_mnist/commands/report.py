@@ -16,21 +16,27 @@ import click
     is_flag=True,
     help="first let each run's best checkpoint read the test set: which digits does it confuse? (loads TensorFlow)",
 )
+@click.option(
+    "--data", help="with --digits: the data set; default the run's own (a function of yours: only if named here)"
+)
 @click.option("--offline", is_flag=True, help="with --digits: use the data in the cache only; never download")
-def report(runs, output, open_, digits, offline):
+def report(runs, output, open_, digits, data, offline):
     """One HTML file about one or more run folders: result, curves, ranks, settings, warnings.
 
     The file is complete in itself: no server, no network, no script. Several runs stand side by side, and what
     differs is marked. A run that has not finished is shown as far as it got.
     """
+    from hvd_mnist.errors import UsageError
     from hvd_mnist.report import page
 
+    if not digits and (data or offline):
+        raise UsageError("--data and --offline belong to --digits", "--digits")
     if digits:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         from hvd_mnist import mistakes
 
         for run in runs:
-            mistakes.write(run, offline=offline, notify=lambda text: click.echo(text, err=True))
+            mistakes.write(run, data=data, offline=offline, notify=lambda text: click.echo(text, err=True))
     path = page.write(runs, output)
     click.echo(path)
     if open_:
