@@ -19,11 +19,11 @@ from hvd_mnist.errors import UsageError
 from hvd_mnist.own import is_own
 
 
-def knob(default, help, *, group, choices=(), own=False, least=None, above=None, most=None):
+def knob(default, help, *, group, choices=(), own=False, least=None, above=None, most=None, also=()):
     """A field of TrainConfig. ``least`` and ``most`` are inclusive bounds, ``above`` an exclusive lower one; ``own``
-    admits MODULE:FUNCTION besides the choices."""
+    admits MODULE:FUNCTION besides the choices; ``also`` are further names of its flag."""
     bounds = {"least": least, "above": above, "most": most}
-    metadata = {"help": help, "group": group, "choices": tuple(choices), "own": own, "bounds": bounds}
+    metadata = {"help": help, "group": group, "choices": tuple(choices), "own": own, "bounds": bounds, "also": also}
     return field(default=default, metadata=metadata)
 
 
@@ -34,6 +34,9 @@ NOT_ELASTIC = {
     "time_limit": "an elastic job is not stopped on request",
     "requeue": "an elastic job is not stopped on request",
     "inject": "kill its processes instead",
+    "step_times": "ranks have other numbers when they change",
+    "watch_stragglers": "ranks have other numbers when they change",
+    "timeline": "Horovod begins its file anew whenever ranks change, and another host may then be rank 0's",
 }
 
 
@@ -157,6 +160,18 @@ class TrainConfig:
     requeue: bool = knob(
         False, "when preempted inside a Slurm job, put the job back into the queue after the save", group="Job"
     )
+    timeline: str | None = knob(
+        None,
+        "have Horovod write what it does to this file, on rank 0 (docs/timeline.md)",
+        group="Job",
+        also=("--timeline-filename",),  # horovodrun reads the ranks' words too, and takes --timeline for two of its own
+    )
+    step_times: bool = knob(
+        False, "time the parts of each step on each rank, into RUN/step-times.json (docs/scaling.md)", group="Job"
+    )
+    watch_stragglers: bool = knob(
+        False, "say which rank is slow and makes the others wait, while they train (docs/scaling.md)", group="Job"
+    )
     all_ranks: bool = knob(False, "let every rank speak on the console, not only rank 0", group="Job")
     log_level: str = knob(
         "info",
@@ -206,6 +221,10 @@ class TrainConfig:
             )
         if is_own(self.model) and not self.dropout:
             raise UsageError(f"--no-dropout with --model {self.model}: your function decides that", "leave it out")
+        if self.step_times and self.accumulate > 1:
+            raise UsageError(
+                f"--step-times with --accumulate {self.accumulate}: it times steps of one pass", "leave one of them out"
+            )
         if self.requeue and (self.resume != "auto" or self.run_dir is None):
             raise UsageError(
                 "--requeue runs this command again, which must go on where it stopped", "--resume auto --run-dir DIR"

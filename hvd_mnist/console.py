@@ -107,7 +107,7 @@ class Console:
             with suppress(OSError):  # a full disk must not end the training
                 self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
-    def table(self, title: str, rows: list[tuple], header: tuple[str, ...] = ()) -> None:
+    def table(self, title: str, rows: list[tuple], header: tuple[str, ...] = (), width: int = 100) -> None:
         """A small table: people compare columns."""
         from rich import box
         from rich.console import Console as Rich
@@ -118,7 +118,7 @@ class Console:
             table.add_column(name)
         for row in rows:
             table.add_row(*(str(cell) for cell in row))
-        rich = Rich(width=100, record=True, file=io.StringIO())
+        rich = Rich(width=width, record=True, file=io.StringIO())
         rich.print(table)
         self.say(rich.export_text(styles=False).rstrip())
 

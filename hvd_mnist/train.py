@@ -26,7 +26,7 @@ from hvd_mnist.errors import CheckpointError, Preempted, UsageError
 from hvd_mnist.faults import Faults
 from hvd_mnist.run_folder import SCHEMA, Records, default_name, write_json
 from hvd_mnist.run_summary import config_record, effective_settings, summary_text, versions
-from hvd_mnist.runtime import agreement, devices, ending, slurm_requeue, traffic, world
+from hvd_mnist.runtime import agreement, devices, ending, slurm_requeue, timeline, traffic, world
 from hvd_mnist.schedule import Plan, make_optimizer, scaled_rate
 
 
@@ -47,6 +47,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
 
     # -- Join the world ---------------------------------------------------------------------------------------
     os.environ.update({**library_levels(config.log_level), **os.environ})
+    refused = config.timeline and timeline.request(config.timeline, world.prepare_environment().rank)
     here = world.join(config.stall_timeout)
     prefix = f"[{here.rank}] " if config.all_ranks else ""
     alone = here.identity.launcher == "none"
@@ -56,6 +57,8 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     threads = config.threads or devices.my_threads(here.local_size)
     gpu = devices.pin(here.local_rank, here.local_size, here.host, threads)
     check_same_command(config)
+    if config.timeline:
+        world.on_every_rank(lambda: timeline.confirm(refused), "timeline")
     check_own_gpus(here, gpu)
     faults = Faults(config.inject, here.rank, here.size, here.host)
     import keras
@@ -65,6 +68,8 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     from hvd_mnist import injection, models
     from hvd_mnist.evaluate import Evaluator
     from hvd_mnist.keras.replicas import layout
+    from hvd_mnist.keras.step_times import COLUMNS, StepTimes
+    from hvd_mnist.keras.stragglers import StragglerCallback
     from hvd_mnist.training_callbacks import (
         Checkpoints,
         Patience,
@@ -194,6 +199,9 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     saves.before_save = before_save
     patience = Patience(config.patience, **Patience.part_of(found))
 
+    def note_straggler(slow, host):
+        records.write("straggler", progress.step, rank=slow.rank, host=host, factor=slow.factor, windows=slow.windows)
+
     def samples_of(epoch, first):
         order = shard.epoch_permutation(examples, config.seed, epoch)
         return lambda number: shard.step_indices(order, first + number, here.rank, here.size, batch)
@@ -203,6 +211,8 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         records.close()
         console.close()
         world.leave()
+        if config.timeline and here.is_root:
+            console.say(timeline.finish(Path(os.environ["HOROVOD_TIMELINE"])))
         if lock is not None:
             lock.release()
 
@@ -224,6 +234,8 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         time_limit=config.time_limit and max(0.0, config.time_limit - (time.time() - born)),
     )
     rates = [plateau] if plateau else []
+    times = [StepTimes()] if config.step_times else []
+    watch = [StragglerCallback(console.say, note_straggler)] if config.watch_stragglers else []
     injected = [injection.InjectFaults(faults, progress)] if faults else []
     evaluator = Evaluator(
         model,
@@ -270,7 +282,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
                     initial_epoch=epoch,
                     verbose=0,
                     shuffle=False,  # the pipeline has done it
-                    callbacks=[averages, finite, proof, progress, *rates, *injected, saves, preemption],
+                    callbacks=[*times, averages, finite, proof, progress, *watch, *rates, *injected, saves, preemption],
                 )
             except tf.errors.OpError as error:
                 raise hvd.proof_failure(optimizer) or data_failure(error) or error from None
@@ -353,6 +365,11 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         },
         "versions": versions(),
     }
+    if times:
+        told = world.gather_json([here.host, times[0].rows()], "step_times")
+        by_rank = [{"host": host, "steps": rows} for host, rows in told]
+        if here.is_root:
+            write_json(run / "step-times.json", {"schema": SCHEMA, "columns": COLUMNS, "ranks": by_rank})
     if here.is_root:
         write_json(run / "summary.json", summary)
     for text in faults.never_happened():

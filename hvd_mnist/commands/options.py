@@ -36,7 +36,8 @@ def config_options(command, only: tuple[str, ...] | None = None):
     for spec in reversed(dataclasses.fields(TrainConfig)):
         if only is not None and spec.name not in only:
             continue
-        command = click.option(_declaration(spec, types[spec.name]), **_settings(spec, types[spec.name]))(command)
+        names = (_declaration(spec, types[spec.name]), *spec.metadata["also"])
+        command = click.option(spec.name, *names, **_settings(spec, types[spec.name]))(command)
         command.__click_params__[-1].group = spec.metadata["group"]
     return click.option(
         "--config",

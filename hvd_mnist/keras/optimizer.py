@@ -172,7 +172,7 @@ class Exchange:
         self.name, self.op, self.process_set, self.passes = name, op, process_set, passes
         self._carries_votes = votes
         self.__dict__.update(settings)
-        self.proof, self.votes = FirstSteps(name), Votes(name)
+        self.proof, self.votes, self.clock = FirstSteps(name), Votes(name), None
         self.local: set[int] = set()  # id() of variables that stay each rank's own
         self._sums = self._pass = None
 
@@ -184,6 +184,7 @@ class Exchange:
             variable.assign(tf.zeros_like(variable))
 
     def average(self, grads, variables):
+        ready = self.clock.ready(grads) if self.clock else None
         dense, sparse = [], []
         for i, gradient in enumerate(grads):
             if isinstance(gradient, tf.IndexedSlices) and self.sparse_as_dense:
@@ -212,6 +213,8 @@ class Exchange:
             with tf.control_dependencies(before):
                 grads[i] = self._average_sparse(grads[i], f"{self.name}.sparse{i}")
             before = [grads[i].indices]
+        if self.clock:
+            self.clock.exchanged(ready, grads)
         return grads
 
     def _scaled_local(self, gradient):

@@ -33,6 +33,30 @@ class Votes:
             self._mine = tf.Variable(tf.zeros(len(KINDS)), trainable=False, name=f"{name}.votes")
             self._heard = tf.Variable(tf.zeros(len(KINDS)), trainable=False, name=f"{name}.heard")
             self._bad = tf.Variable(0, dtype=tf.int64, trainable=False, name=f"{name}.bad_gradient")
+        self._name, self._rank = name, None
+
+    def share_figures(self, rank: int, size: int) -> None:
+        """From now on a number of each rank's goes along; call it on all ranks, before the step is traced."""
+        with tf.init_scope(), tf.device("/CPU:0"):
+            self._figure = tf.Variable(tf.zeros(size), trainable=False, name=f"{self._name}.figure")
+            self._figures = tf.Variable(tf.zeros(size), trainable=False, name=f"{self._name}.figures")
+        self._rank = rank
+
+    def tell(self, figure: float) -> None:
+        """This rank's number, from the next exchange on; at least 0."""
+        mine = self._figure.numpy() * 0
+        mine[self._rank] = figure
+        self._figure.assign(mine)
+
+    def told(self) -> list[float]:
+        """What all ranks told in the last exchange, in the wire's precision, and all by one and the same factor too
+        large or small (the exchange may be a mean): they can be compared with one another, and with nothing else.
+
+        Raises:
+            UsageError: no exchange carries votes.
+        """
+        self._must_ride()
+        return self._figures.numpy().tolist()
 
     def vote(self, kind: str, wanted: bool = True) -> None:
         """From the next exchange on, ask for ``kind`` (or no longer)."""
@@ -46,14 +70,17 @@ class Votes:
         Raises:
             UsageError: no exchange carries votes.
         """
+        self._must_ride()
+        # Every step asks: the raw operation costs a third of Variable.numpy().
+        heard = tf.raw_ops.ReadVariableOp(resource=self._heard.handle, dtype=tf.float32).numpy().tolist()
+        return tuple(kind for kind, share in zip(KINDS, heard, strict=True) if share) if any(heard) else ()
+
+    def _must_ride(self) -> None:
         if not self.ride:
             raise UsageError(
                 "no votes ride with these gradients: op=Adasum, a process set, or no dense gradient",
                 "op=hvd.Average, for callbacks that stop all ranks together",
             )
-        # Every step asks: the raw operation costs a third of Variable.numpy().
-        heard = tf.raw_ops.ReadVariableOp(resource=self._heard.handle, dtype=tf.float32).numpy().tolist()
-        return tuple(kind for kind, share in zip(KINDS, heard, strict=True) if share) if any(heard) else ()
 
     def clear(self) -> None:
         """Forget what was heard: it has been done. Every rank does so after the same step."""
@@ -67,7 +94,8 @@ class Votes:
     # -- inside the training step ------------------------------------------------------------------------------
 
     def outgoing(self, gradients: list[tf.Tensor], paths: list[str]) -> tf.Tensor:
-        """This rank's votes, [len(KINDS)], for the allreduce of ``gradients``, in their dtype."""
+        """This rank's votes, [len(KINDS)], and its number among those of all ranks, [size], where they are shared; for
+        the allreduce of ``gradients``, in their dtype."""
         self.ride = True
         votes = self._mine.read_value()
         if self.watch_gradients:
@@ -80,12 +108,17 @@ class Votes:
                 found = tf.cast(first < len(paths), tf.float32)
                 votes = tf.maximum(votes, found * tf.one_hot(KINDS.index("not finite"), len(KINDS)))
         with tf.device("/CPU:0"):
+            if self._rank is not None:
+                votes = tf.concat([votes, self._figure.read_value()], axis=0)
             return tf.cast(votes, gradients[0].dtype)
 
     def incoming(self, shares: tf.Tensor) -> None:
         """Keep what the allreduce brought back."""
         with tf.device("/CPU:0"):
-            self._heard.assign(tf.cast(shares, tf.float32))
+            shares = tf.cast(shares, tf.float32)
+            self._heard.assign(shares[: len(KINDS)])
+            if self._rank is not None:
+                self._figures.assign(shares[len(KINDS) :])
 
 
 def votes_of(optimizer, who: str) -> Votes:
