@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hvd_mnist.bench import step_parts
 from hvd_mnist.commands.report import report
 from hvd_mnist.errors import DataError, UsageError
 from hvd_mnist.report import chart, page
@@ -268,6 +269,26 @@ def test_the_command_says_where_and_needs_no_tensorflow(tmp_path):
 def test_options_of_digits_alone_are_refused(tmp_path):
     ended = CliRunner().invoke(report, [str(made_run(tmp_path / "run")), "--offline"])
     assert isinstance(ended.exception, UsageError) and not (tmp_path / "run" / "report.html").exists()
+
+
+def test_where_the_time_of_steps_went(tmp_path):
+    """Two ranks, ten steps of 100 ms: rank 0 computes 40 ms and waits 50, rank 1 computes 80 ms; 10 ms are exchange."""
+    folder = made_run(tmp_path / "run")
+    assert "Share of time in communication: not recorded" in made(folder).text
+
+    def rows(compute):
+        starts = [step / 10 for step in range(10)]
+        return [[0, t, t + 0.01, t + 0.01 + compute, t + 0.1, t + 0.1, t] for t in starts]
+
+    ranks = [{"host": "h1", "steps": rows(0.04)}, {"host": "h2", "steps": rows(0.08)}]
+    write(folder / "step-times.json", {"schema": 1, "columns": step_parts.COLUMNS, "ranks": ranks})
+    ended = CliRunner().invoke(report, [str(folder)])
+    assert ended.exit_code == 0, ended.output
+    text = Parsed((folder / "report.html").read_text()).text
+    assert "Share of time in communication: 30 % of a step" in text  # (50 + 10) / 2 of 100
+    assert "1.8 times" in text and "step-times.json" in text  # rank 1 needs 90 ms by itself, rank 0 50
+    (folder / "step-times.json").write_text("{}")
+    assert "holds no times of steps" in str(CliRunner().invoke(report, [str(folder)]).exception)
 
 
 def test_open(tmp_path, monkeypatch):

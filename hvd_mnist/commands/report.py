@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import click
 
@@ -37,10 +38,22 @@ def report(runs, output, open_, digits, data, offline):
 
         for run in runs:
             mistakes.write(run, data=data, offline=offline, notify=lambda text: click.echo(text, err=True))
-    path = page.write(runs, output)
+    path = page.write(runs, output, _parts)
     click.echo(path)
     if open_:
         import webbrowser
 
         if not webbrowser.open(path.resolve().as_uri()):
             click.echo(f"no browser was found; open {path.resolve()} yourself", err=True)
+
+
+def _parts(run: Path) -> list[dict] | None:
+    """Where the time of a run's steps went, by rank; None where ``train --step-times`` did not record it."""
+    from hvd_mnist.bench import step_parts
+
+    file = run / "step-times.json"
+    if not file.exists():
+        return None
+    told = step_parts.read(file)["ranks"]
+    steps = step_parts.parts([each["steps"] for each in told], warm_up=1)
+    return step_parts.by_rank(steps, [each["host"] for each in told]) if steps[0] else None

@@ -84,6 +84,14 @@ LAUNCHING = (
         pattern=r"Invalid host input",
     ),
     Entry(
+        "horovodrun: error: ambiguous option: --timeline could match --timeline-filename, --timeline-mark-cycles",
+        "Horovod",
+        "horovodrun looks through the program's options too, and refuses one that begins like several of its own.",
+        "which option of your program it names",
+        "horovodrun -np 2 sh -c 'exec python my.py --timeline', or rename the option",
+        pattern=r"horovodrun: error: ambiguous option",
+    ),
+    Entry(
         "Host key verification failed.",
         "ssh",
         "The host's key is not in known_hosts, or is another one than before. Nobody was asked: a job has no prompt.",

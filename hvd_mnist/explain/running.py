@@ -42,6 +42,16 @@ RUNNING = (
         pattern=r"Timeout \(\d+:\d\d:\d\d\)!|\bgoes on after \d+ s$",
     ),
     Entry(
+        "straggler: rank 1 on host2 takes 1.8 times as long as the others for its own part of a step, and they wait "
+        "for it; for 30 steps now",
+        "hvd_mnist",
+        "One rank is slower than the others, and every step takes as long as the slowest.",
+        "what else runs on that host; its clock speed, its disk, its share of the data; hvd-mnist report of a run with "
+        "--step-times shows in which part of the step it is slow",
+        "end what else runs there, or leave the host out",
+        pattern=r"straggler: rank \d+ on",
+    ),
+    Entry(
         "lost rank 1 (process 4711 on host1 is gone)",
         "hvd_mnist",
         "That rank's process is gone: killed, crashed, or ended by an error that stands above.",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from hvd_mnist.errors import DataError
+from hvd_mnist.report.run import read
 
 # Okabe and Ito's palette: told apart by colour-blind readers too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -15,17 +15,15 @@ def read_run(folder: str | Path) -> tuple[dict, list[dict]]:
     """(summary, lines of metrics.jsonl) of a run folder.
 
     Raises:
-        DataError: the folder holds no finished run.
+        DataError: the folder holds no finished run, or a file in it cannot be understood.
     """
-    folder = Path(folder)
-    try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        return summary, [json.loads(line) for line in lines]
-    except OSError as error:
-        raise DataError(f"{error.filename}: {error.strerror}; a finished run is expected in {folder}") from None
-    except ValueError as error:
-        raise DataError(f"{folder}: not a run folder: {error}") from None
+    found = read(folder)
+    if found.summary is None or not found.lines:
+        raise DataError(
+            f"{folder}: the run has not finished, and a picture needs its summary.json and metrics.jsonl",
+            f"hvd-mnist report {folder} shows how far it got",
+        )
+    return found.summary, found.lines
 
 
 def draw(folders: list[str | Path], out: str | Path) -> None:

@@ -15,7 +15,7 @@ MOST_LINES = 40
 MOST_LOGS = 256
 _WORTH = re.compile(
     r"\b(error|warning|warn|traceback|exception|failed)\b"
-    r"|^Timeout \(|goes on after|waited for other ranks|told to stop",
+    r"|^Timeout \(|goes on after|straggler: |waited for other ranks|told to stop",
     re.IGNORECASE,
 )
 _TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")

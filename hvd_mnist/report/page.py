@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,18 @@ _SECRET = re.compile(r"(key|token|secret|passw|credential|auth)", re.IGNORECASE)
 _IN_A_URL = re.compile(r"(\w+://)[^/@\s]+@")
 
 
-def write(folders: Sequence[str | Path], out: str | Path | None = None) -> Path:
+PartsOf = Callable[[Path], "list[dict] | None"]
+
+
+def write(
+    folders: Sequence[str | Path], out: str | Path | None = None, parts_of: PartsOf = lambda folder: None
+) -> Path:
     """Write the report of one or more runs; where it went.
 
     Args:
         folders: run folders; finished runs or ones that go on.
         out: the file; default report.html in the first folder.
+        parts_of: gives for a run folder where its steps' time went, by rank (``bench.step_parts.by_rank``), or None.
 
     Raises:
         DataError: a folder is none of a run, a file in it cannot be understood, or the report cannot be written.
@@ -36,7 +42,7 @@ def write(folders: Sequence[str | Path], out: str | Path | None = None) -> Path:
     """
     runs = [read(folder, name) for folder, name in zip(folders, names(folders), strict=True)]
     path = Path(out) if out is not None else runs[0].folder / "report.html"
-    text = render(runs, path.parent)
+    text = render(runs, path.parent, parts_of)
     temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -52,7 +58,7 @@ def names(folders: Sequence[str | Path]) -> list[str]:
     return own if len(set(own)) == len(own) else [str(folder) for folder in folders]
 
 
-def render(runs: Sequence[Run], place: Path) -> str:
+def render(runs: Sequence[Run], place: Path, parts_of: PartsOf = lambda folder: None) -> str:
     """The page as text. ``place`` is the folder where it will lie: links are relative to it."""
     try:
         import jinja2
@@ -67,7 +73,7 @@ def render(runs: Sequence[Run], place: Path) -> str:
     )
     environment.filters |= {"shown": shown, "size": in_bytes, "number": number, "quoted": shlex.quote}
     return environment.get_template("report.html.j2").render(
-        runs=[_about(run, place, index) for index, run in enumerate(runs)],
+        runs=[_about(run, place, index, parts_of(run.folder)) for index, run in enumerate(runs)],
         charts=curves(runs),
         settings=compared([_knobs(run) for run in runs]),
         effective=compared([dict(run.config.get("effective") or {}) for run in runs]),
@@ -136,7 +142,7 @@ SHOWN_OF_A_SUMMARY = (
 )  # fmt: skip
 
 
-def _about(run: Run, place: Path, index: int) -> dict:
+def _about(run: Run, place: Path, index: int, parts: list[dict] | None) -> dict:
     summary = run.summary or {}
     steps = summary.get("steps")
     return {
@@ -152,6 +158,8 @@ def _about(run: Run, place: Path, index: int) -> dict:
         "resets": run.of_kind("reset"),
         "ranks": [_rank(rank, summary) for rank in summary.get("ranks") or []],
         "sent_per_step": _sent_per_step(summary, steps),
+        "parts": parts,
+        "communication": communication_share(parts) if parts else None,
         "proof": summary.get("proof"),
         "checkpoints": run.checkpoints,
         "notices": logs.notices(run.folder / "logs"),
@@ -174,6 +182,12 @@ def _rank(rank: dict, summary: dict) -> dict:
     }
 
 
+def communication_share(parts: Sequence[dict]) -> float:
+    """Of a step's time, mean over the ranks: the exchange itself and the wait for slower ranks. Pure."""
+    means = [row["mean_ms"] for row in parts]
+    return sum((mean["communication"] + mean["wait"]) / mean["step"] for mean in means) / len(means)
+
+
 def _sent_per_step(summary: dict, steps) -> float | None:
     made = (steps or 0) - (summary.get("resumed_from_step") or 0)
     sent = [(rank.get("traffic") or {}).get("sockets_sent") for rank in summary.get("ranks") or []]
@@ -183,7 +197,7 @@ def _sent_per_step(summary: dict, steps) -> float | None:
 
 def _links(folder: Path, place: Path) -> list[tuple[str, str]]:
     """(text, relative address) of what lies beside the report."""
-    wanted = ("config.json", "metrics.jsonl", "summary.json", "tensorboard", "checkpoints")
+    wanted = ("config.json", "metrics.jsonl", "summary.json", "step-times.json", "tensorboard", "checkpoints")
     there = [folder / name for name in wanted] + sorted((folder / "logs").glob("*"))[:64]
     return [
         (str(path.relative_to(folder)), _address(os.path.relpath(path.resolve(), place.resolve())))

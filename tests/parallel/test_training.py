@@ -197,7 +197,7 @@ def test_a_run_folder_is_not_overwritten(tmp_path):
 
 def test_evaluate_and_predict(tmp_path):
     folder = tmp_path / "run"
-    train(*QUICK, "--epochs", "2", "--run-dir", str(folder), launcher="gloo", np=2).assert_ok()
+    train(*QUICK, "--epochs", "2", "--step-times", "--run-dir", str(folder), launcher="gloo", np=2).assert_ok()
     told = run([sys.executable, "-m", "hvd_mnist", "evaluate", str(folder), "--data", "sample", "--json"])
     told.assert_ok()
     found = json.loads(told.output.strip().splitlines()[-1])
@@ -216,6 +216,7 @@ def test_evaluate_and_predict(tmp_path):
     certain = [each["probability"] for each in digits["worst"]]
     assert certain == sorted(certain, reverse=True) and all(e["label"] != e["predicted"] for e in digits["worst"])
     page = (folder / "report.html").read_text()
+    assert re.search(r"\d+ % of a step, waiting for slower ranks included", page)
     assert "equal to the last bit" in page and page.count("data:image/png;base64,") == len(digits["worst"]) == 24
 
 
