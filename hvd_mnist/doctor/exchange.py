@@ -36,7 +36,7 @@ with tf.device("/GPU:0" if len(gpus) >= hvd.local_size() > 0 else "/CPU:0"):
     total = hvd.allreduce(tf.fill([1000], float(hvd.rank() + 1)), op=hvd.Sum, name="doctor")
 right = bool(tf.reduce_all(total == size * (size + 1) / 2.0))
 device = "GPU" if "GPU" in total.device else "CPU"
-carrier = "MPI" if hvd.mpi_enabled() else "Gloo"
+carrier = "NCCL" if device == "GPU" and hvd.nccl_built() else "MPI" if hvd.mpi_enabled() else "Gloo"
 print(f"HVD-MNIST-SUM rank={hvd.rank()} size={size} right={right} device={device} carrier={carrier}", flush=True)
 hvd.shutdown()
 """
