@@ -41,6 +41,12 @@ ELSEWHERE = {
         "tests/parallel/test_baselines.py::test_synchronous_systems_end_with_the_weights_of_one_device"
     ),
     "hvd-mnist bench compare -np 2": "tests/cluster/test_compare.py::test_bytes_by_the_law_on_four_hosts",
+    "hvd-mnist train --model examples.tiny_resnet:build --data examples.tiny_resnet:load --augment none": (
+        "tests/parallel/test_own_model.py::test_example_trains_and_its_saved_model_is_the_one_that_was_evaluated"
+    ),
+    "hvd-mnist bench scaling -np 1,2": "tests/parallel/test_measuring.py::test_scaling_of_the_trainer",
+    "hvd-mnist bench timeline timeline.json": "tests/test_bench_timeline.py::test_json",
+    "make bench": "tests/test_bench_targets.py::test_rows_are_told_and_written",
     "hvd-mnist bench allreduce -np 2": "tests/parallel/test_bench_exchange.py::test_allreduce_over_every_backend",
 }
 
@@ -117,6 +123,11 @@ def test_every_command_is_run_somewhere(run_folder, tmp_path):
         "hvd-mnist hosts check hostfiles/openmpi": lambda w: hvd_mnist(*w),
         "hvd-mnist whoami": lambda w: hvd_mnist(*w),
         "hvd-mnist doctor": lambda w: hvd_mnist(*w),
+        "hvd-mnist explain 201": lambda w: hvd_mnist(*w),
+        "hvd-mnist report runs/ten": lambda w: hvd_mnist("report", str(run_folder)),
+        "hvd-mnist bench predict --alpha-us 20 --bandwidth 1.25 --model cnn --compute-ms 200": (
+            lambda w: hvd_mnist(*w)
+        ),
     }
     found = commands()
     assert set(found) == here.keys() | ELSEWHERE.keys()
