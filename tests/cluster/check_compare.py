@@ -3,8 +3,8 @@
     python -m tests.cluster.check_compare                              as root; some 10 minutes on 2 cores
     python -m tests.cluster.check_compare --rate 100 --systems single,ps-sync,ring --steps 10
 
-One ps (or the client) on host1, three hosts that compute; all four are this machine, whose cores they share. Words after
-``--`` go to ``bench compare`` as they are.
+One ps (or the client) on host1, three hosts that compute; all four are this machine, whose cores they share. Words
+after ``--`` go to ``bench compare`` as they are.
 """
 
 from __future__ import annotations
