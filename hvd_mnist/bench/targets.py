@@ -109,7 +109,16 @@ def allreduce(setting: Setting) -> list[Found]:
 def exposed(setting: Setting) -> list[Found]:
     """What communication and our layer add to a step of ranks that train apart, and to a hand-written loop."""
     found = json_in(
-        child(*RANKS, sys.executable, "-m", "hvd_mnist.bench.overhead", "--blocks", str(4 * setting.repeats))
+        child(
+            *RANKS,
+            sys.executable,
+            "-m",
+            "hvd_mnist.bench.overhead",
+            "--steps",
+            "10",
+            "--blocks",
+            str(4 * setting.repeats),
+        )
     )
     rows = []
     for other, wish, what in (
@@ -129,7 +138,7 @@ def torch(setting: Setting) -> list[Found]:
     if setting.torch is None:
         return []
     ours, theirs = [], []
-    blocks = ("--blocks", "4", "--steps", "20")
+    blocks = ("--blocks", "4", "--steps", "10")
     for repeat in range(setting.repeats):
         sides: list[Callable[[], None]] = [
             lambda: ours.append(
