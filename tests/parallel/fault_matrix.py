@@ -1,6 +1,6 @@
 """Every fault, at every moment, under every launcher: does the job end, say why, and can it go on?
 
-    python -m tests.parallel.fault_matrix                                      the whole matrix: an hour and more on 2 cores
+    python -m tests.parallel.fault_matrix                                     the whole matrix: over an hour
     python -m tests.parallel.fault_matrix --np 2 --launchers mpirun --kinds kill,hang --times save
 
 Writes FOLDER/matrix.md and FOLDER/matrix.json after each cell, with what earlier calls found there (--folder); the
