@@ -1,10 +1,11 @@
 """The cost model against measurement on pretended hosts with limited links: fit on 2 hosts, predict 4 and 8.
 
-    python -m tests.cluster.check_predictions                                as root; some 4 minutes on 2 cores
-    python -m tests.cluster.check_predictions --ways mpi-ring --hosts 2,4 --rate 50mbit
+    python -m tests.cluster.check_predictions                                as root; some 12 minutes
+    python -m tests.cluster.check_predictions --ways mpi-ring --hosts 2,4 --rate 20mbit
 
-One rank a host. The links carry far less than the cores could, so that they set the time. What ``bench allreduce``
-measured on the fewest hosts is all that the predictions know. Status 8 where one is further off than ``--within``.
+One rank a host. The links carry far less than the cores could, so that they set the time, and not the cores. What
+``bench allreduce`` measured on the fewest hosts is all that the predictions know. Status 8 where one is further off
+than ``--within``. docs/cost-model.md has what was measured, and why mpi-halving is asked for by name only.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from hvd_mnist.console import Console
 from hvd_mnist.errors import BelowFloor
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 300  # seconds of one job
+LIMIT = 580  # seconds of one job
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Way:
     backend: str
     law: str
     environment: dict[str, str] = field(default_factory=dict)
-    largest: str = "4M"
+    sizes: tuple[str, str] = ("256K", "4M")
 
 
 YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}  # eight ranks that spin on two cores would measure the spinning
@@ -54,7 +55,7 @@ WAYS = {
     "horovod-gloo": Way("horovod-gloo", "ring"),
     "mpi-ring": Way("mpi", "ring", _open_mpi(4)),
     "mpi-halving": Way("mpi", "halving", _open_mpi(6)),
-    "server": Way("parameter-server", "server", YIELD, largest="1M"),  # N times the bytes
+    "server": Way("parameter-server", "server", YIELD, ("64K", "1M")),  # N times the bytes
 }
 
 
@@ -62,20 +63,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.cluster.check_predictions", description=__doc__.split("\n")[0]
     )
-    parser.add_argument("--ways", default=",".join(WAYS), help=f"of {', '.join(WAYS)}")
+    parser.add_argument("--ways", default="horovod-gloo,mpi-ring,server", help=f"of {', '.join(WAYS)}")
     parser.add_argument("--hosts", default="2,4,8", help="numbers of hosts; the fit knows the first alone")
-    parser.add_argument("--rate", default="50mbit", help="of each host's link, each way (tc's words)")
+    parser.add_argument("--rate", default="10mbit", help="of each host's link, each way (tc's words)")
     parser.add_argument("--burst", default="16kb", help="what passes free after a pause")
     parser.add_argument("--queue", default="1s", help="what waits for longer is dropped, and sent again by TCP")
     parser.add_argument("--congestion", default="reno", help="TCP's, on these hosts; bbr cannot judge short bursts")
-    parser.add_argument("--min-bytes", default="64K")
-    parser.add_argument("--iterations", type=int, default=8)
+    parser.add_argument("--iterations", type=int, default=5)
     parser.add_argument("--within", type=float, default=0.15, help="largest error that is no failure")
     parser.add_argument("--keep", metavar="FOLDER", help="keep the sweeps' JSON files there")
     words = parser.parse_args()
     if reason := missing_for_hosts():
         parser.exit(3, f"{reason}\n")
-    ways, numbers = words.ways.split(","), sorted(int(number) for number in words.hosts.split(","))
+    ways, numbers = words.ways.split(","), sorted(int(number) for number in words.hosts.split(",") if number.isdigit())
+    if unknown := set(ways) - set(WAYS):
+        parser.error(f"--ways {', '.join(unknown)}: expected some of {', '.join(WAYS)}")
+    if len(numbers) < 2 or numbers[0] < 2:
+        parser.error(f"--hosts {words.hosts}: expected two numbers or more, from 2 up, such as 2,4,8")
     console, worst = Console(), 0.0
     with tempfile.TemporaryDirectory(prefix="hvd-mnist-predictions-") as folder, contextlib.ExitStack() as stack:
         kept = Path(words.keep or folder)
@@ -95,8 +99,9 @@ def main() -> int:
 
 def measure(hosts: PretendedHosts, number: int, way: str, words: argparse.Namespace, file: Path) -> Path:
     """``bench allreduce`` on the first ``number`` hosts; its JSON file."""
-    sizes = ["--min-bytes", words.min_bytes, "--max-bytes", WAYS[way].largest, "--factor", "4"]
-    counts = ["--iterations", str(words.iterations), "--warmup", "2", "--rounds", "1"]
+    least, most = WAYS[way].sizes
+    sizes = ["--min-bytes", least, "--max-bytes", most, "--factor", "4"]
+    counts = ["--iterations", str(words.iterations), "--warmup", "1", "--rounds", "1", "--timeout", str(LIMIT - 30)]
     where = ["-H", ",".join(f"{name}:1" for name in hosts.names[:number]), "--backends", WAYS[way].backend]
     command = [sys.executable, "-m", "hvd_mnist", "bench", "allreduce", *where, *sizes, *counts, "--json", str(file)]
     print(f"{way}: {' '.join(command[2:])}", file=sys.stderr, flush=True)
