@@ -21,7 +21,7 @@ def test_timeline_step_times_and_a_straggler(tmp_path):
     measure = ("--timeline-filename", str(file), "--step-times", "--watch-stragglers")
     slow = ("--allow-faults", "--inject", "slow:rank=1,step=1,seconds=0.25")
     options = (*SAMPLE, "--no-tensorboard", "--steps", "45", *measure, *slow, "--run-dir", str(folder))
-    ended = train(*options, launcher="gloo", np=2, HOROVOD_CACHE_CAPACITY=0)
+    ended = train(*options, launcher="gloo", np=2, timeout=500, HOROVOD_CACHE_CAPACITY=0)
     ended.assert_ok()
 
     events = json.loads(file.read_text())
