@@ -5,14 +5,13 @@ import os
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import hvd_mnist.keras as hvd
+from hvd_mnist.runtime import devices, world
 
-tf.config.threading.set_intra_op_parallelism_threads(1)
-tf.config.threading.set_inter_op_parallelism_threads(1)
 os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"  # read by init; for the check of start_timeline
 hvd.init(process_sets="dynamic")
+devices.pin(hvd.local_rank(), hvd.local_size(), world.hostname(), threads=1)
 
 
 @pytest.fixture(autouse=True)
