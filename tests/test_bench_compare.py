@@ -30,6 +30,7 @@ def test_laws():
     assert batch_bytes(2) == 2 * (28 * 28 * 4 + 8)
     assert link_seconds("ring", {"rank:0": (1e6, 1e6)}, 8.0) == 1.0
     assert link_seconds("ps-sync", law | {"ps:0": (1e6, 1e6)}, 8.0) == 2.0  # first out, then in
+    assert link_seconds("ps-async", law | {"ps:0": (1e6, 1e6)}, 8.0) == 1.0  # at the same time, for different workers
 
 
 def summary(steps, sent, seconds, cpu):

@@ -39,11 +39,12 @@ def bytes_per_step(system: str, model: int, replicas: int, *, ps_bytes: list[int
 def link_seconds(system: str, per_task: dict, megabits: float) -> float:
     """Seconds in which a step waits for the busiest link, which carries ``megabits`` a second each way at once.
 
-    The ring sends and receives at the same time; the others first hand weights out and then gather gradients, so
-    that both directions of the centre's link are waited for, one after the other.
+    The ring sends and receives at the same time, and so does an asynchronous ps, which hands weights to one worker
+    while another one's gradients come. The others first hand weights out and then gather gradients, so that both
+    directions of the centre's link are waited for, one after the other.
     """
     rate = megabits * 1e6 / 8
-    if system == "ring":
+    if system in ("ring", "ps-async"):
         return max(max(sent, received) for sent, received in per_task.values()) / rate
     return max(sent + received for sent, received in per_task.values()) / rate
 
