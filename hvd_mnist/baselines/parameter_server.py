@@ -19,6 +19,7 @@ Worker 0 is the chief: it also fills the variables, has them updated, evaluates,
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -31,6 +32,8 @@ from hvd_mnist.baselines.shards import place_shards
 from hvd_mnist.config import TrainConfig
 from hvd_mnist.errors import LaunchError, PeerLost
 from hvd_mnist.runtime import devices, traffic, world
+
+LINGER_SECONDS = 40.0  # after a worker's last words, for those of all others
 
 # ---- A ps task
 
@@ -261,3 +264,6 @@ def follow(me: Worker) -> None:
             break
         me.step_on(x, y, steps + 1)
     me.run(me.g.report, {me.g.text: json.dumps(me.report(steps))})
+    # The ps tasks count the bytes of the connections that are open: ours stays until they have.
+    with contextlib.suppress(TimeoutError, PeerLost):
+        me.run(me.g.may_go, limit=LINGER_SECONDS)

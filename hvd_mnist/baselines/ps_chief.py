@@ -70,12 +70,13 @@ def chief(me: Worker, knob_sources) -> None:
         me.run(g.hand_out, {g.number: STOP})
     reports = {"worker:0": me.report(steps)}
     reports |= collect(me, workers - 1)
-    if steps and not course.reached:
-        course.step = me.step = int(me.run(g.step))  # others' last updates may have come meanwhile
-        course.end_epoch()
     for task in range(ps):
         me.run(g.order[task], {g.text: "report"})
     reports |= collect(me, ps)
+    me.run(g.let_go)
+    if steps and not course.reached:
+        course.step = me.step = int(me.run(g.step))  # others' last updates may have come meanwhile
+        course.end_epoch()
     for task in reversed(range(ps)):
         dismiss(me, task)
     names = [*(f"ps:{task}" for task in range(ps)), *(f"worker:{worker}" for worker in range(workers))]

@@ -29,7 +29,7 @@ class PsGraph:
         train: asynchronous: (step read beside the weights, step after the update).
         beats: of every worker, its steps so far, -1 before it is there; ``beat`` sets this worker's to ``number``.
         token, tokens_left: this worker's next token, and how many more there are.
-        orders, report, reports: the end of a job; see parameter_server.py.
+        orders, report, reports, let_go, may_go: the end of a job; see parameter_server.py.
     """
 
     graph: object
@@ -62,6 +62,8 @@ class PsGraph:
     order: list
     report: object
     reports: object
+    let_go: object
+    may_go: object
 
 
 def ps_device(task: int) -> str:
@@ -92,6 +94,7 @@ def build_graph(work: Work, seeds: list, shards: list[Shard], ps: int, workers: 
                 for worker in range(workers)
             ]
             reports = v1.FIFOQueue(-1, tf.string, ((),), shared_name="reports", name="reports")
+            gate = v1.FIFOQueue(-1, tf.int64, ((),), shared_name="gate", name="gate")
             now = step.read_value()
             rate = work.plan.to_keras()(now)
         text = v1.placeholder(tf.string, ())
@@ -185,6 +188,8 @@ def build_graph(work: Work, seeds: list, shards: list[Shard], ps: int, workers: 
                 order=[queue.enqueue(text) for queue in orders],
                 report=reports.enqueue(text),
                 reports=reports.dequeue(),
+                let_go=gate.enqueue_many(tf.zeros([workers - 1], tf.int64)),
+                may_go=gate.dequeue(),
             )
 
 
