@@ -1,6 +1,6 @@
 """Which rank is called slow: a rule on numbers."""
 
-from hvd_mnist.keras.stragglers import Judge, Slow, in_words
+from hvd_mnist.runtime.slow_ranks import Judge, Slow, in_words
 
 
 def test_a_rank_is_named_after_windows_in_a_row_and_again():

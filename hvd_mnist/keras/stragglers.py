@@ -3,14 +3,12 @@
 In a synchronous step every rank takes as long as the slowest, so a rank's time for a step says nothing of the rank.
 Here each rank takes the time that it needs without the others: from the end of one exchange of gradients to the
 beginning of the next (``StepClock``). Every WINDOW steps its mean goes along with the gradients (``Votes``), one number
-a rank, and rank 0 compares them.
+a rank, and rank 0 compares them (``runtime/slow_ranks.py``).
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import horovod.tensorflow as hvd
 import keras
@@ -18,45 +16,9 @@ import keras
 from hvd_mnist.keras.step_clock import clock_of
 from hvd_mnist.keras.votes import votes_of
 from hvd_mnist.runtime import world
+from hvd_mnist.runtime.slow_ranks import FACTOR, WINDOWS, Judge, Slow, in_words
 
 WINDOW = 10  # steps over which a rank's time is averaged
-WINDOWS = 3  # in a row, before a rank is named
-FACTOR = 1.5  # of the median of the other ranks
-
-
-@dataclass
-class Slow:
-    """A rank that is slow: since how many windows, and in the last one by which factor."""
-
-    rank: int
-    windows: int
-    factor: float
-
-
-class Judge:
-    """Names a rank that took ``factor`` times the others' median in ``windows`` windows in a row. Pure.
-
-    A rank is named again each time that as many windows have passed, and once more, with factor 0, when it keeps up.
-    """
-
-    def __init__(self, size: int, factor: float = FACTOR, windows: int = WINDOWS):
-        self.factor, self.windows = factor, windows
-        self._slow_for = [0] * size
-
-    def look(self, seconds: list[float]) -> list[Slow]:
-        """Take in one window: each rank's own time; ranks to speak of. Where one told nothing (0), it is no window."""
-        if len(seconds) < 2 or not all(value > 0 for value in seconds):
-            return []
-        named = []
-        for rank, value in enumerate(seconds):
-            factor = value / statistics.median(seconds[:rank] + seconds[rank + 1 :])
-            before = self._slow_for[rank]
-            self._slow_for[rank] = before + 1 if factor >= self.factor else 0
-            if self._slow_for[rank] and self._slow_for[rank] % self.windows == 0:
-                named.append(Slow(rank, self._slow_for[rank], factor))
-            elif not self._slow_for[rank] and before >= self.windows:
-                named.append(Slow(rank, before, 0.0))
-        return named
 
 
 class StragglerCallback(keras.callbacks.Callback):
@@ -106,13 +68,3 @@ class StragglerCallback(keras.callbacks.Callback):
     def own_seconds(self) -> float:
         """This rank's own part of a step in the window that ends here, in the mean; 0 where there was no step."""
         return self._clock.take() or 0.0
-
-
-def in_words(slow: Slow, host: str, steps: int) -> str:
-    """The line. ``steps``: for how many it has been slow."""
-    if not slow.factor:
-        return f"straggler: rank {slow.rank} on {host} keeps up again, after {steps} slow steps"
-    return (
-        f"straggler: rank {slow.rank} on {host} takes {slow.factor:.1f} times as long as the others for its own part "
-        f"of a step, and they wait for it; for {steps} steps now"
-    )
