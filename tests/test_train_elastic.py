@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hvd_mnist import train
 from hvd_mnist.config import TrainConfig
+from hvd_mnist.console import Console
 from hvd_mnist.data import shard
 from hvd_mnist.errors import CheckpointError, UsageError
 from hvd_mnist.train_elastic import checkpoint_state, resume, terms
@@ -77,6 +78,6 @@ def test_the_other_trainer_refuses_such_a_checkpoint(monkeypatch, tmp_path):
     """It counts steps, which had different numbers of examples here."""
     monkeypatch.setattr(train.checkpoint, "latest", lambda folder, notify: SimpleNamespace(path=tmp_path))
     monkeypatch.setattr(train.checkpoint, "load_state", lambda path: {"samples": 1300, "step": 70})
-    console = SimpleNamespace(say=print)
+    console = Console(speaks=False)
     with pytest.raises(CheckpointError, match="is of an elastic run"):
         train.restore(tmp_path, None, TrainConfig(resume="auto", run_dir=str(tmp_path)), console)
