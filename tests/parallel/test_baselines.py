@@ -82,6 +82,10 @@ def test_synchronous_systems_end_with_the_weights_of_one_device(tmp_path):
     assert sum(found["ps"]["ps_bytes"]) == model
     for task in found["ps"]["ranks"][2:]:
         assert task["traffic"]["sockets_received"] == pytest.approx(6 * model, rel=0.25)  # the chief reads more
+    # What left the ps tasks came to the workers: all of it, also what went to a worker that was done before others.
+    left = sum(task["traffic"]["sockets_sent"] for task in found["ps"]["ranks"][:2])
+    came = sum(task["traffic"]["sockets_received"] for task in found["ps"]["ranks"][2:])
+    assert left == pytest.approx(came, rel=0.1)
     worker = found["in-graph"]["ranks"][1]["traffic"]
     assert worker["sockets_sent"] == pytest.approx(6 * model, rel=0.05)
 

@@ -56,6 +56,7 @@ def test_collectives_that_are_several_or_scatter(rng):
     hvd.barrier()
 
 
+@pytest.mark.several_ranks
 def test_timeline_starts_and_stops(tmp_path):
     hvd.start_timeline(str(tmp_path / f"timeline-{hvd.rank()}.json"))
     hvd.allreduce([1.0], name="in.the.timeline")
