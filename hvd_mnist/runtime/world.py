@@ -27,7 +27,6 @@ STALL_WARNING_SECONDS = 30
 STALL_SHUTDOWN_SECONDS = 300
 GLOO_TIMEOUT_SECONDS = 120
 CYCLE_MILLISECONDS = "5"  # on CPUs; Horovod's own is 1
-FUSION_BYTES = str(4 << 20)  # on CPUs; Horovod's own is 128 MB
 
 last_gathered = ""  # the name of the gather_json in which this rank stands, for the report of a stall
 
@@ -77,9 +76,8 @@ def environment_defaults(environ: Mapping[str, str], identity: Identity, prefix:
     wanted["OMPI_MCA_mpi_yield_when_idle"] = "1"
     if not Path("/proc/driver/nvidia/gpus").is_dir():
         wanted["HOROVOD_CYCLE_TIME"] = CYCLE_MILLISECONDS
-        # Small tensors travel together. A large one gains nothing from it and is copied into the common buffer and out
-        # of it, by the core that would compute: 100 MB took 181 ms so and 110 ms without (docs/performance.md).
-        wanted["HOROVOD_FUSION_THRESHOLD"] = FUSION_BYTES
+        # Not HOROVOD_FUSION_THRESHOLD as well, though that would be faster (docs/performance.md): where both are set,
+        # Horovod crashes when it is started a second time, as elastic jobs do.
     return {name: value for name, value in wanted.items() if name not in environ}
 
 
