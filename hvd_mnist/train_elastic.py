@@ -95,6 +95,12 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
             f"--elastic under {identity.launcher}, which ends all ranks when one is lost",
             "hvd-mnist launch -np 2 --min-np 1 --host-discovery-script ./hosts.sh -- train --elastic",
         )
+    if {"HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME"} <= os.environ.keys():
+        raise UsageError(
+            "--elastic with HOROVOD_FUSION_THRESHOLD and HOROVOD_CYCLE_TIME, with which Horovod crashes when ranks meet "
+            "again",
+            "unset HOROVOD_FUSION_THRESHOLD",
+        )
     threads = config.threads or devices.my_threads(identity.local_size or 1)
     gpu = devices.pin(identity.local_rank or 0, identity.local_size or 1, identity.host, threads)
     import keras
