@@ -97,8 +97,8 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
         )
     if {"HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME"} <= os.environ.keys():
         raise UsageError(
-            "--elastic with HOROVOD_FUSION_THRESHOLD and HOROVOD_CYCLE_TIME, with which Horovod crashes when ranks meet "
-            "again",
+            "--elastic with HOROVOD_FUSION_THRESHOLD and HOROVOD_CYCLE_TIME, with which Horovod crashes when ranks "
+            "meet again",
             "unset HOROVOD_FUSION_THRESHOLD",
         )
     threads = config.threads or devices.my_threads(identity.local_size or 1)
