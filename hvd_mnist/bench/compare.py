@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -249,7 +250,7 @@ def to_target(what: Comparison, system: str, folder: Path) -> dict:
     return {name: found.get(name) for name in kept}
 
 
-def spread(values: list) -> dict | None:
+def spread(values: Iterable) -> dict | None:
     """Median, smallest, largest and number of what was measured; None where nothing was."""
     values = [value for value in values if value is not None]
     if not values:

@@ -39,7 +39,7 @@ def tell(result: dict, console) -> None:
             rows.append((system, name, *cells, f"{task['memory_mib']['median']:.0f}"))
     header = ("system", "task", "sent kB", "law", "received kB", "law", "MiB")
     console.table("a step's bytes by task, measured and by the law; memory at its peak", rows, header)
-    times = step_times(result)
+    times = result["step_times"]
     if times:
         rows = [
             (system, f"{time['compute']:.3f}", f"{time['link']:.3f}", f"{time['predicted']:.3f}",

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hvd_mnist.bench import step_parts
+from hvd_mnist.bench.compare import spread
 from hvd_mnist.cluster.hostfile import HostList
 from hvd_mnist.cluster.placement import place
 from hvd_mnist.console import count
@@ -182,14 +183,6 @@ def by_timeline(path: Path) -> dict:
         "communication_ms": told["phases_ms"]["communication"]["median"],
         "hidden_ms": told["hidden_ms"]["median"],
     }
-
-
-def spread(values) -> dict | None:
-    """Median, smallest, largest and number; None where nothing was measured."""
-    values = [value for value in values if value is not None]
-    if not values:
-        return None
-    return {"median": statistics.median(values), "least": min(values), "most": max(values), "n": len(values)}
 
 
 def efficiency(samples: list[dict], size: int, figure: Callable[[dict], float]) -> dict | None:

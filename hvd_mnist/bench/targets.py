@@ -58,11 +58,11 @@ class Found:
         return self.value >= self.wish if self.at_least else self.value <= self.wish
 
 
-def child(*words: str, environ: dict[str, str] | None = None) -> str:
+def child(*words: str) -> str:
     """Standard output of a command that must end well within LIMIT_SECONDS."""
     process = subprocess.Popen(
         words,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **(environ or {})},
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,

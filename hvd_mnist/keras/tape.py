@@ -5,7 +5,7 @@
     optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
 
 The exchange, and the proof in the first two steps, are those of ``DistributedOptimizer`` (optimizer.py). Use one or the
-other: with both, gradients would be averaged twice, which changes nothing but the time.
+other: with both, gradients would be exchanged twice, which doubles the time, and a sum.
 """
 
 from __future__ import annotations

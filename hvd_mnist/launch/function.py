@@ -64,8 +64,8 @@ def run(
             (Path(place) / "function").write_bytes(cloudpickle.dumps((function, tuple(args), dict(kwargs or {}))))
         except Exception as error:
             raise UsageError(f"run: {function!r} or its arguments cannot be pickled: {error}") from error
-        words = [sys.executable, "-m", "hvd_mnist", "launch", "-np", str(np), *(["-H", hosts] if hosts else []),
-                 *(["-H", f"localhost:{np}"] if not hosts else []), "--log-dir", f"{place}/logs",
+        words = [sys.executable, "-m", "hvd_mnist", "launch", "-np", str(np), "-H", hosts or f"localhost:{np}",
+                 "--log-dir", f"{place}/logs",
                  *(["--timeout", str(timeout)] if timeout else []),
                  "--", sys.executable, "-m", "hvd_mnist.launch.function_rank", place]  # fmt: skip
         status, output = _follow(words, quiet)
