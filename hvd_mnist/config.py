@@ -47,7 +47,7 @@ class TrainConfig:
     # data and model
     data: str = knob(
         "mnist",
-        "mnist, fashion-mnist, sample, a folder of IDX files, an .npz, or MODULE:FUNCTION of yours",
+        "mnist, fashion-mnist, sample; a folder of pictures, TFRecord or IDX files; an .npz; MODULE:FUNCTION of yours",
         group="Data and model",
     )
     augment: str = knob(

@@ -47,6 +47,7 @@ def write(run: str | Path, *, data: str | None = None, offline: bool = False, no
         )
     probabilities = _probabilities(checkpoint.load_model(found.path, notify=notify), arrays.test_images)
     labels, predicted = arrays.test_labels, probabilities.argmax(axis=1)
+    names = arrays.class_names or [str(number) for number in range(arrays.classes)]
     write_json(
         run / FILE,
         {
@@ -55,13 +56,13 @@ def write(run: str | Path, *, data: str | None = None, offline: bool = False, no
             "data": arrays.name,
             "examples": len(labels),
             "wrong": int((predicted != labels).sum()),
-            "labels": [str(number) for number in range(arrays.classes)],
+            "labels": list(names),
             "confusion": confusion(labels, predicted, arrays.classes).tolist(),
             "worst": [
                 {
                     "index": int(index),
-                    "label": str(labels[index]),
-                    "predicted": str(predicted[index]),
+                    "label": names[labels[index]],
+                    "predicted": names[predicted[index]],
                     "probability": round(float(probabilities[index].max()), 4),
                     "png": as_png(arrays.test_images[index]),
                 }

@@ -31,6 +31,7 @@ def effective_settings(
         ("devices", f"{'CPU' if gpu is None else 'GPU'}, {count(threads, 'thread')} a rank"),
         ("data", f"{arrays.name}: {images}" + (" (a sample)" if arrays.is_sample else "")),
         ("from", arrays.origin),
+        *([("classes", ", ".join(arrays.class_names))] if arrays.class_names else []),
         ("epoch", shard.remainder_rule(len(arrays.train_images), global_batch)),
         ("model", f"{config.model}, {model.count_params()} parameters, {config.precision}"),
         ("global batch", f"{batch} = {global_batch}"),

@@ -348,6 +348,7 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
             "backend": here.backend,
             "data": arrays.name,
             "data_is_sample": arrays.is_sample,
+            "class_names": list(arrays.class_names),
             "data_sha256": arrays.sha256,
             "model": config.model,
             "parameters": model.count_params(),

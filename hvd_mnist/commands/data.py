@@ -17,7 +17,7 @@ def data():
 def fetch(name: str, offline: bool, wait: float):
     """Put the data set NAME (default mnist) into the cache, checked; does nothing where it is there already.
 
-    A path to your own data (a folder of IDX files or an .npz) is read and checked, and not copied.
+    A path to your own data (a folder of pictures, TFRecord or IDX files; an .npz) is read and checked, not copied.
     """
     from hvd_mnist.data import sources
 

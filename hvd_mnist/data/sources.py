@@ -4,6 +4,8 @@
     load("fashion-mnist")    the same format; also from Debian's package dataset-fashion-mnist
     load("sample")           5 000 of the real digits, where nothing else can be had
     load("digits/")          a folder of IDX files, plain or .gz, under their usual names
+    load("pictures/")        a folder of pictures: train/<class>/*.png, test/<class>/*.png
+    load("records/")         TFRecord files: train*.tfrecord, test*.tfrecord (records.py)
     load("digits.npz")       x_train, y_train, x_test, y_test
     load("module:load")      a function of yours that returns ((x_train, y_train), (x_test, y_test))
 
@@ -21,45 +23,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
 
 from hvd_mnist import own
-from hvd_mnist.data import download
+from hvd_mnist.data import download, image_folder, records
+from hvd_mnist.data.arrays import Arrays, checked
 from hvd_mnist.data.catalogue import KNOWN, Known, check_hashes
-from hvd_mnist.data.files import ARRAYS, digest, read_idx, read_npz, write_npz
+from hvd_mnist.data.files import ARRAYS, read_idx, read_npz, write_npz
 from hvd_mnist.data.lock import only_one
 from hvd_mnist.errors import DataError
 
 Notify = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Arrays:
-    """A data set in memory.
-
-    Attributes:
-        name: as asked for.
-        train_images, test_images: uint8 [N, height, width] or [N, height, width, channels].
-        train_labels, test_labels: int64 [N], each in 0..classes-1.
-        classes: number of classes.
-        is_sample: True for a small part of a larger data set: its accuracy is no result for the whole.
-        sha256: name of each array -> hash of its raw bytes as in an IDX file (labels as uint8 where they fit).
-        origin: where the arrays came from, for a banner.
-    """
-
-    name: str
-    train_images: np.ndarray
-    train_labels: np.ndarray
-    test_images: np.ndarray
-    test_labels: np.ndarray
-    classes: int
-    is_sample: bool
-    sha256: dict[str, str]
-    origin: str
 
 
 def _to_stderr(line: str) -> None:
@@ -77,7 +54,8 @@ def load(
     """Give a data set's arrays, fetching it into the cache first if it has to be.
 
     Args:
-        name_or_path: a name of `KNOWN`, a folder of IDX files, an .npz, or MODULE:FUNCTION, called as ``load()``.
+        name_or_path: a name of `KNOWN`, a folder of IDX files, pictures or TFRecord files, an .npz, or
+            MODULE:FUNCTION, called as ``load()``.
         cache: folder of the cached .npz files; default `cache_folder()`.
         offline: never use the network (a file of the system's package is still used).
         wait_limit: seconds to wait for another process that is fetching the same data set.
@@ -87,23 +65,38 @@ def load(
         DataError: the data set is missing, broken, not to be had, or unknown.
     """
     if own.is_own(name_or_path):
-        return _checked(name_or_path, _from_own(name_or_path), name_or_path)
+        return checked(name_or_path, _from_own(name_or_path), name_or_path)
     if name_or_path in KNOWN:
         return _load_known(name_or_path, cache or cache_folder(), offline, wait_limit, notify)
     path = Path(name_or_path).expanduser()
     if path.is_dir():
-        return _checked(name_or_path, _read_idx_folder(path), f"IDX files in {path}")
+        return _load_folder(name_or_path, path)
     if path.is_file():
         if path.suffix != ".npz":
             raise DataError(f"{path}: a data file must be an .npz with x_train, y_train, x_test and y_test")
-        return _checked(name_or_path, read_npz(path), str(path))
+        return checked(name_or_path, read_npz(path), str(path))
     if os.sep in name_or_path or path.suffix:
         raise DataError(f"{path}: no such file or folder of data on {socket.gethostname()}")
     near = difflib.get_close_matches(name_or_path.lower(), KNOWN, n=1)
     raise DataError(
-        f"unknown data set {name_or_path!r}: expected {', '.join(KNOWN)}, a folder of IDX files or an .npz",
+        f"unknown data set {name_or_path!r}: expected {', '.join(KNOWN)}, a folder or an .npz",
         hint=f"did you mean {near[0]}?" if near else None,
     )
+
+
+def _load_folder(name: str, path: Path) -> Arrays:
+    if image_folder.is_image_folder(path):
+        arrays, classes = image_folder.read_image_folder(path)
+        return checked(name, arrays, f"pictures in {path}", class_names=classes)
+    if records.record_files(path, "train"):
+        arrays, sha256 = records.read_records(path)
+        return checked(name, arrays, f"TFRecord files in {path}", sha256=sha256)
+    if not any(path.glob("*ubyte*")):
+        raise DataError(
+            f"{path}: no data in it: neither train/<class>/*.png, nor train*.tfrecord, nor train-images-idx3-ubyte",
+            "docs/data.md has the forms of a folder",
+        )
+    return checked(name, _read_idx_folder(path), f"IDX files in {path}")
 
 
 def cache_folder() -> Path:
@@ -155,7 +148,7 @@ def _load_known(name: str, cache: Path, offline: bool, wait_limit: float, notify
         notify(
             f"{name} is a sample: {known.train} + {known.test} of the 70 000 MNIST digits; its accuracy is not MNIST's"
         )
-    return _checked(name, arrays, str(path), known)
+    return checked(name, arrays, str(path), known)
 
 
 def _read_cached(known: Known, path: Path) -> tuple[dict[str, np.ndarray] | None, str]:
@@ -287,42 +280,3 @@ def _from_own(name: str) -> dict[str, np.ndarray]:
         ) from None
     arrays = {"train_images": x_train, "train_labels": y_train, "test_images": x_test, "test_labels": y_test}
     return {part: np.ascontiguousarray(array) for part, array in arrays.items()}
-
-
-def _checked(name: str, arrays: dict[str, np.ndarray], origin: str, known: Known | None = None) -> Arrays:
-    """Check that four arrays make a data set, and give it."""
-    for part in ("train", "test"):
-        images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"]
-        if images.dtype != np.uint8 or images.ndim not in (3, 4):
-            raise DataError(f"{origin}: {part} images are {images.dtype} {images.shape}, expected uint8 [N, H, W(, C)]")
-        if labels.dtype.kind not in "iu" or labels.ndim != 1:
-            raise DataError(f"{origin}: {part} labels are {labels.dtype} {labels.shape}, expected integers [N]")
-        if len(images) != len(labels) or len(images) == 0:
-            raise DataError(
-                f"{origin}: {len(images)} {part} images and {len(labels)} labels, expected as many, and some"
-            )
-        low, high = int(labels.min()), int(labels.max())
-        if low < 0 or high > 65_535:
-            raise DataError(f"{origin}: {part} labels run from {low} to {high}, expected 0 to classes - 1")
-    if arrays["train_images"].shape[1:] != arrays["test_images"].shape[1:]:
-        shapes = [arrays[f"{part}_images"].shape[1:] for part in ("train", "test")]
-        raise DataError(f"{origin}: train images are {shapes[0]} and test images {shapes[1]}, expected the same")
-    labels = {part: arrays[f"{part}_labels"] for part in ("train", "test")}
-    classes = 1 + int(max(part.max() for part in labels.values()))
-    if known:
-        sha256 = dict(known.sha256)  # checked just now
-    else:
-        as_in_idx = np.uint8 if classes <= 256 else np.int64
-        sha256 = {f"{part}_labels": digest(values.astype(as_in_idx)) for part, values in labels.items()}
-        sha256 |= {f"{part}_images": digest(arrays[f"{part}_images"]) for part in labels}
-    return Arrays(
-        name=name,
-        train_images=arrays["train_images"],
-        train_labels=labels["train"].astype(np.int64),
-        test_images=arrays["test_images"],
-        test_labels=labels["test"].astype(np.int64),
-        classes=classes,
-        is_sample=bool(known and known.is_sample),
-        sha256=sha256,
-        origin=origin,
-    )

@@ -1,0 +1,102 @@
+"""A data set as four arrays, checked."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from hvd_mnist.data.catalogue import Known
+from hvd_mnist.data.files import digest
+from hvd_mnist.data.records import Records
+from hvd_mnist.errors import DataError
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """A data set.
+
+    Attributes:
+        name: as asked for.
+        train_images, test_images: uint8 [N, height, width] or [N, height, width, channels]; in memory, or
+            `records.Records`, which reads them when they are asked for.
+        train_labels, test_labels: int64 [N], each in 0..classes-1.
+        classes: number of classes.
+        is_sample: True for a small part of a larger data set: its accuracy is no result for the whole.
+        sha256: name of each array -> hash of its raw bytes as in an IDX file (labels as uint8 where they fit); of
+            TFRecord images, hash of the records.
+        origin: where the arrays came from, for a banner.
+        class_names: what the classes are called, where the data says it; else empty.
+    """
+
+    name: str
+    train_images: np.ndarray | Records
+    train_labels: np.ndarray
+    test_images: np.ndarray | Records
+    test_labels: np.ndarray
+    classes: int
+    is_sample: bool
+    sha256: dict[str, str]
+    origin: str
+    class_names: tuple[str, ...] = ()
+
+
+def checked(
+    name: str,
+    arrays: dict[str, np.ndarray],
+    origin: str,
+    known: Known | None = None,
+    class_names: tuple[str, ...] = (),
+    sha256: dict[str, str] | None = None,
+) -> Arrays:
+    """Check that four arrays make a data set, and give it.
+
+    Args:
+        name, origin: for the banner, and for errors.
+        arrays: the four, by the names of `files.ARRAYS`.
+        known: the data set whose hashes they have.
+        class_names: where the data says them.
+        sha256: hashes that are known already; of the other arrays they are taken now.
+
+    Raises:
+        DataError: which array is wrong, and what was expected.
+    """
+    for part in ("train", "test"):
+        images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"]
+        if images.dtype != np.uint8 or images.ndim not in (3, 4):
+            raise DataError(f"{origin}: {part} images are {images.dtype} {images.shape}, expected uint8 [N, H, W(, C)]")
+        if labels.dtype.kind not in "iu" or labels.ndim != 1:
+            raise DataError(f"{origin}: {part} labels are {labels.dtype} {labels.shape}, expected integers [N]")
+        if len(images) != len(labels) or len(images) == 0:
+            raise DataError(
+                f"{origin}: {len(images)} {part} images and {len(labels)} labels, expected as many, and some"
+            )
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or high > 65_535:
+            raise DataError(f"{origin}: {part} labels run from {low} to {high}, expected 0 to classes - 1")
+    if arrays["train_images"].shape[1:] != arrays["test_images"].shape[1:]:
+        shapes = [arrays[f"{part}_images"].shape[1:] for part in ("train", "test")]
+        raise DataError(f"{origin}: train images are {shapes[0]} and test images {shapes[1]}, expected the same")
+    labels = {part: arrays[f"{part}_labels"] for part in ("train", "test")}
+    classes = len(class_names) or 1 + int(max(part.max() for part in labels.values()))
+    if known:
+        sha256 = dict(known.sha256)  # checked just now
+    else:
+        as_in_idx = np.uint8 if classes <= 256 else np.int64
+        found = {f"{part}_labels": digest(values.astype(as_in_idx)) for part, values in labels.items()}
+        sha256 = found | (sha256 or {f"{part}_images": digest(arrays[f"{part}_images"]) for part in labels})
+        if class_names:
+            sha256["class_names"] = hashlib.sha256("\n".join(class_names).encode()).hexdigest()
+    return Arrays(
+        name=name,
+        train_images=arrays["train_images"],
+        train_labels=labels["train"].astype(np.int64),
+        test_images=arrays["test_images"],
+        test_labels=labels["test"].astype(np.int64),
+        classes=classes,
+        is_sample=bool(known and known.is_sample),
+        sha256=sha256,
+        origin=origin,
+        class_names=class_names,
+    )
