@@ -93,9 +93,12 @@ def load_model(path: Path | str, *, compile: bool = False, notify: Callable[[str
     try:
         import keras
 
+        own_layers = {} if compile else _own_layers()
         _refuse_damage(file)
-        _refuse_code(file, compile)
-        model = keras.saving.load_model(file, compile=compile, safe_mode=True)
+        with keras.saving.custom_object_scope(own_layers):
+            _refuse_code(file, compile)
+        model = keras.saving.load_model(file, custom_objects=own_layers, compile=compile, safe_mode=True)
+        model = _with_layers_of_keras(model, *own_layers.values())
     except CheckpointError:
         raise
     except Exception as error:  # whatever zipfile, h5py or Keras make of it
@@ -106,6 +109,31 @@ def load_model(path: Path | str, *, compile: bool = False, notify: Callable[[str
             if here.digest != there.digest:
                 raise CheckpointError(f"{file}: {there.path} did not come back as it was saved")
     return model
+
+
+def _own_layers() -> dict[str, type]:
+    """Layers of hvd_mnist.keras that predict as one of Keras does, by the name in the file. A stand-in has the
+    class's name, by which Keras finds its weights, and needs no Horovod. It is not for training."""
+    import keras
+
+    stand_in = type("SyncBatchNormalization", (keras.layers.BatchNormalization,), {})
+    return {"hvd_mnist>SyncBatchNormalization": stand_in}
+
+
+def _with_layers_of_keras(model, *stand_ins: type):
+    """``model`` with Keras' own layers in place of stand-ins: what is saved of it needs nothing of ours."""
+    import keras
+
+    if not any(isinstance(layer, stand_ins) for layer in model._flatten_layers()):
+        return model
+
+    def plain(layer):
+        kind = keras.layers.BatchNormalization if isinstance(layer, stand_ins) else type(layer)
+        return kind.from_config(layer.get_config())
+
+    replaced = keras.models.clone_model(model, clone_function=plain)
+    replaced.set_weights(model.get_weights())
+    return replaced
 
 
 def _refuse_damage(file: Path) -> None:

@@ -62,6 +62,7 @@ from hvd_mnist.keras.optimizer import DistributedOptimizer, PartialDistributedOp
 from hvd_mnist.keras.replicas import proof_failure  # noqa: E402
 from hvd_mnist.keras.stall_report import StallReport  # noqa: E402
 from hvd_mnist.keras.statistics import average_moving_statistics  # noqa: E402
+from hvd_mnist.keras.sync_batch_normalization import SyncBatchNormalization  # noqa: E402
 from hvd_mnist.runtime.agreement import agree as _agree  # noqa: E402
 
 __all__ = [
@@ -73,6 +74,7 @@ __all__ = [
     "ProcessSet",
     "StallReport",
     "Sum",
+    "SyncBatchNormalization",
     "add_process_set",
     "agree",
     "allgather",

@@ -10,6 +10,8 @@ import horovod.tensorflow as hvd
 import keras
 import numpy as np
 
+from hvd_mnist.keras.sync_batch_normalization import SyncBatchNormalization
+
 
 def average_moving_statistics(model) -> int:
     """Give every rank the moving mean and variance of all ranks' batches together; every rank must call it.
@@ -18,9 +20,14 @@ def average_moving_statistics(model) -> int:
     mean = E[mean_r], variance = E[variance_r + mean_r^2] - mean^2 (the law of total variance).
 
     Returns:
-        How many layers have such statistics.
+        How many layers had statistics of their own rank.
     """
-    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    layers = [
+        layer
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization)
+        and not isinstance(layer, SyncBatchNormalization)  # whose ranks have the same already
+    ]
     if not layers:
         return 0
     told = [
