@@ -41,13 +41,14 @@ bench: setup  ## the rows of docs/performance.md that have a target, measured he
 	@$(IN_VENV) hvd-mnist data fetch mnist
 	@$(IN_VENV) hvd-mnist bench targets $(ARGS)
 
-lint:  ## ruff, and the arrows of the house (needs make test's set-up)
+lint:  ## ruff, the arrows of the house, and the types of what others import (needs make test's set-up)
 	@$(IN_VENV) ruff check .
 	@$(IN_VENV) ruff format --check .
 	@$(IN_VENV) lint-imports
+	@$(IN_VENV) mypy
 
 clean:  ## remove .venv and what tools left; the cache of wheels and data stays
 	[ ! -L .venv ] || rm -rf "$$(readlink -f .venv)"
-	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache .mypy_cache .hypothesis
 	find hvd_mnist tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo "Kept: $${HVD_MNIST_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/hvd_mnist} (Horovod's wheels, data), runs/"

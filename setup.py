@@ -60,7 +60,7 @@ setup(
         "cpu": ["tensorflow-cpu==2.21.0"],
         "gpu": ["tensorflow[and-cuda]==2.21.0", "nvidia-nccl-cu12"],
         "build": ["cmake<4", "setuptools<81", "wheel"],  # for hvd-mnist build-horovod
-        "test": ["hypothesis", "import-linter", "pytest", "pytest-timeout", "ruff"],
+        "test": ["hypothesis", "import-linter", "mypy", "pytest", "pytest-timeout", "ruff"],
     },
     entry_points={"console_scripts": ["hvd-mnist=hvd_mnist.cli:main"]},
 )

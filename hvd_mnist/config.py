@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,18 @@ from hvd_mnist.errors import UsageError
 from hvd_mnist.own import is_own
 
 
-def knob(default, help, *, group, choices=(), own=False, least=None, above=None, most=None, also=()):
+def knob(
+    default: Any,
+    help: str,
+    *,
+    group: str,
+    choices: Sequence[str] = (),
+    own: bool = False,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    also: tuple[str, ...] = (),
+) -> Any:
     """A field of TrainConfig. ``least`` and ``most`` are inclusive bounds, ``above`` an exclusive lower one; ``own``
     admits MODULE:FUNCTION besides the choices; ``also`` are further names of its flag."""
     bounds = {"least": least, "above": above, "most": most}
@@ -200,7 +212,7 @@ class TrainConfig:
         group="Faults, to test recovery",
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for spec in dataclasses.fields(self):
             _check(spec, getattr(self, spec.name))
         for spec in dataclasses.fields(self):
@@ -261,7 +273,7 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _check(spec: dataclasses.Field, value: Any) -> None:
+def _check(spec: dataclasses.Field[Any], value: Any) -> None:
     bounds, choices = spec.metadata["bounds"], spec.metadata["choices"]
     if value is None:
         return
@@ -271,13 +283,15 @@ def _check(spec: dataclasses.Field, value: Any) -> None:
         near = difflib.get_close_matches(str(value), choices, 1)
         or_own = " or MODULE:FUNCTION" if spec.metadata["own"] else ""
         raise UsageError(
-            f"{flag(spec.name)} {value}: expected {', '.join(choices)}{or_own}", near and f"{flag(spec.name)} {near[0]}"
+            f"{flag(spec.name)} {value}: expected {', '.join(choices)}{or_own}",
+            f"{flag(spec.name)} {near[0]}" if near else None,
         )
-    for name, holds, words in (
+    orders: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         ("least", lambda bound: value >= bound, "at least"),
         ("above", lambda bound: value > bound, "more than"),
         ("most", lambda bound: value <= bound, "at most"),
-    ):
+    )
+    for name, holds, words in orders:
         bound = bounds[name]
         if bound is not None and not holds(bound):
             raise UsageError(f"{flag(spec.name)} {value}: expected {words} {bound}")

@@ -3,6 +3,8 @@
 All of ``hvd_mnist.keras``, and ``DistributedGradientTape``, in place of ``horovod.tensorflow``.
 """
 
+from __future__ import annotations
+
 from hvd_mnist.keras import *  # noqa: F403
 from hvd_mnist.keras import __all__ as _keras
 from hvd_mnist.keras.tape import DistributedGradientTape

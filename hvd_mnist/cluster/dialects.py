@@ -17,6 +17,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from hvd_mnist.cluster import ranges
 from hvd_mnist.cluster.host import (
@@ -112,8 +113,10 @@ def parse_line(line: Line, dialect: str) -> tuple[list[Host], str, tuple[str, ..
     return hosts, form, notes
 
 
-def _attributes(line: Line, tokens: list[re.Match[str]], name: str, dialect: str) -> tuple[dict, tuple[str, ...]]:
-    found: dict = {}
+def _attributes(
+    line: Line, tokens: list[re.Match[str]], name: str, dialect: str
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    found: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
     for token in tokens:
         key, value, word = token.groups()
@@ -157,7 +160,7 @@ def _hint_for_word(word: str, name: str, dialect: str) -> str:
     return _RIGHT_FORM[dialect]
 
 
-def _check_form(line: Line, column: int, hosts: list[Host], found: dict, dialect: str) -> None:
+def _check_form(line: Line, column: int, hosts: list[Host], found: dict[str, Any], dialect: str) -> None:
     colon = hosts[0].slots is not None
     if colon and "slots" in found:
         raise line.error(column, "slots given twice: after ':' and after slots=", "keep one of the two")

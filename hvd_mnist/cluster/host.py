@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hvd_mnist.cluster import ranges
@@ -78,7 +79,7 @@ class HostList:
     def total_slots(self) -> int:
         return sum(host.slot_count for host in self.hosts)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Host]:
         return iter(self.hosts)
 
     def __len__(self) -> int:

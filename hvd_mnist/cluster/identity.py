@@ -19,6 +19,7 @@ import re
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from hvd_mnist.errors import WorldError
 
@@ -54,7 +55,7 @@ class Identity:
         local = "" if self.local_rank is None else f", local rank {self.local_rank} of {self.local_size}"
         return f"rank {self.rank} of {self.size}{local} on {self.host}, launcher {self.launcher}: {self.because}"
 
-    def as_dict(self) -> dict:
+    def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
 

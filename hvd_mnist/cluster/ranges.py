@@ -8,7 +8,7 @@ their slots to the wrong ones.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hvd_mnist.errors import EnvironmentUnfit
 
@@ -53,7 +53,7 @@ def expand(text: str, line: Line, column: int) -> list[str]:
                 f"this range makes more than {MAX_HOSTS} hosts, the most that a list may hold",
                 "check the numbers of the range",
             )
-    return _hostlist().expand_hostlist(text, allow_duplicates=True)
+    return list(_hostlist().expand_hostlist(text, allow_duplicates=True))
 
 
 def _size(group: re.Match[str], line: Line, column: int) -> int:
@@ -90,7 +90,7 @@ def expand_tasks(text: str, line: Line, column: int) -> list[int]:
         if nodes > MAX_HOSTS:
             raise line.error(at, f"tasks for more than {MAX_HOSTS} nodes, the most that a list may hold", hint)
         at += len(piece) + 1
-    return _hostlist().parse_slurm_tasks_per_node(text)
+    return list(_hostlist().parse_slurm_tasks_per_node(text))
 
 
 def compress(names: Iterable[str]) -> str:
@@ -123,7 +123,7 @@ def compress_tasks(tasks: Iterable[int]) -> str:
     return ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in runs)
 
 
-def _hostlist():
+def _hostlist() -> Any:
     try:
         import hostlist
     except ImportError:

@@ -10,6 +10,12 @@ Where gradients are averaged: optimizer.py. How replicas are proven equal: repli
 
 from __future__ import annotations
 
+from collections.abc import Callable as _Callable
+from collections.abc import Mapping as _Mapping
+from collections.abc import Sequence as _Sequence
+from pathlib import Path as _Path
+from typing import Any as _Any
+
 from hvd_mnist.runtime.world import join as _join
 from hvd_mnist.runtime.world import prepare_environment as _prepare_environment
 
@@ -123,7 +129,7 @@ __all__ = [
 ]
 
 
-def init(comm=None, process_sets=None):
+def init(comm: _Any = None, process_sets: _Any = None) -> None:
     """Join the job that a launcher started (or be a world of one), and check that Horovod sees the same job.
 
     Args:
@@ -137,8 +143,14 @@ def init(comm=None, process_sets=None):
 
 
 def allreduce(
-    value, name=None, average=None, prescale_factor=1.0, postscale_factor=1.0, op=None, compression=Compression.none
-):
+    value: _Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: int | None = None,
+    compression: type[_Any] = Compression.none,
+) -> _tf.Tensor:
     """The mean (or ``op``) of a tensor-compatible value over ranks; a tensor of the same shape and dtype."""
     return _hvd.allreduce(
         _tf.convert_to_tensor(value),
@@ -151,13 +163,20 @@ def allreduce(
     )
 
 
-def grouped_allreduce(values, name=None, op=None, compression=Compression.none, **settings):
+def grouped_allreduce(
+    values: _Sequence[_Any],
+    name: str | None = None,
+    op: int | None = None,
+    compression: type[_Any] = Compression.none,
+    **settings: _Any,
+) -> list[_tf.Tensor]:
     """``allreduce`` of several values as one: a list of tensors, in order."""
     tensors = [_tf.convert_to_tensor(value) for value in values]
-    return _hvd.grouped_allreduce(tensors, name=name, op=op, compression=compression, **settings)
+    reduced: list[_tf.Tensor] = _hvd.grouped_allreduce(tensors, name=name, op=op, compression=compression, **settings)
+    return reduced
 
 
-def reducescatter(value, name=None, op=Average):
+def reducescatter(value: _Any, name: str | None = None, op: int = Average) -> _tf.Tensor:
     """The mean (or ``op``) over ranks, of which each rank gets its share of the first dimension, in rank order.
 
     Shape [n, ...] gives [n // size, ...], and one row more to each of the first n % size ranks.
@@ -165,32 +184,35 @@ def reducescatter(value, name=None, op=Average):
     return _hvd.reducescatter(_tf.convert_to_tensor(value), name=name, op=op)
 
 
-def grouped_reducescatter(values, op=Average):
+def grouped_reducescatter(values: _Sequence[_Any], op: int = Average) -> list[_tf.Tensor]:
     """``reducescatter`` of several values as one: a list of tensors, in order."""
-    return _hvd.grouped_reducescatter([_tf.convert_to_tensor(value) for value in values], op=op)
+    shares: list[_tf.Tensor] = _hvd.grouped_reducescatter([_tf.convert_to_tensor(value) for value in values], op=op)
+    return shares
 
 
-def allgather(value, name=None):
+def allgather(value: _Any, name: str | None = None) -> _tf.Tensor:
     """All ranks' values joined along the first dimension, in rank order; the other dimensions must agree."""
     return _hvd.allgather(_tf.convert_to_tensor(value), name=name)
 
 
-def broadcast(value, root_rank, name=None):
+def broadcast(value: _Any, root_rank: int, name: str | None = None) -> _tf.Tensor:
     """The root's value on every rank."""
     return _hvd.broadcast(_tf.convert_to_tensor(value), root_rank, name=name)
 
 
-def broadcast_object_fn(root_rank=0, session=None, name=None, process_set=global_process_set):
+def broadcast_object_fn(
+    root_rank: int = 0, session: object = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> _Callable[[_Any], _Any]:
     """A function that broadcasts an object. (Horovod's own needs TensorFlow 1; ``session`` is its and not used.)"""
     return lambda obj: broadcast_object(obj, root_rank=root_rank, name=name, process_set=process_set)
 
 
-def barrier(process_set=global_process_set):
+def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until every rank of the set is here. (Horovod has one for PyTorch alone.)"""
     _hvd.allreduce(_tf.zeros(()), op=Sum, name="barrier", process_set=process_set)
 
 
-def agree(**facts):
+def agree(**facts: _Mapping[str, object]) -> None:
     """Before training: stop every rank with one error where the ranks do not have the same.
 
     Args:
@@ -204,7 +226,7 @@ def agree(**facts):
     _agree(facts)
 
 
-def broadcast_global_variables(root_rank):
+def broadcast_global_variables(root_rank: int) -> None:
     """Horovod for TensorFlow 1 broadcast "all global variables"; TensorFlow 2 and Keras 3 keep no such list.
 
     Raises:
@@ -217,7 +239,13 @@ def broadcast_global_variables(root_rank):
     )
 
 
-def load_model(filepath, custom_optimizers=None, custom_objects=None, compression=Compression.none, legacy_opts=False):
+def load_model(
+    filepath: str | _Path,
+    custom_optimizers: _Sequence[type[_keras.optimizers.Optimizer]] | None = None,
+    custom_objects: _Mapping[str, object] | None = None,
+    compression: type[_Any] = Compression.none,
+    legacy_opts: bool = False,
+) -> _keras.Model:
     """Load a saved Keras model with its optimizer's state, and make that optimizer distributed.
 
     Args:
@@ -229,7 +257,7 @@ def load_model(filepath, custom_optimizers=None, custom_objects=None, compressio
     """
     if legacy_opts:
         raise UsageError("legacy_opts=True: Keras 3 has no legacy optimizers", "legacy_opts=False")
-    objects = {cls.__name__: cls for cls in custom_optimizers or []} | (custom_objects or {})
+    objects = {**{cls.__name__: cls for cls in custom_optimizers or []}, **(custom_objects or {})}
     model = _keras.saving.load_model(filepath, custom_objects=objects)
     if model.optimizer is None:
         raise UsageError(f"{filepath} holds no optimizer: it was saved uncompiled", "keras.saving.load_model(...)")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import horovod.tensorflow as hvd
+import keras
 import tensorflow as tf
 
 from hvd_mnist.errors import ReplicasDiffer
@@ -11,7 +14,9 @@ from hvd_mnist.runtime import world
 BUCKET_BYTES = 64 * 2**20  # what is packed into one message; bounds the extra memory
 
 
-def broadcast_variables(variables, root_rank=0, *, device="") -> None:
+def broadcast_variables(
+    variables: Iterable[keras.Variable | tf.Variable], root_rank: int = 0, *, device: str = ""
+) -> None:
     """Assign the root's value to each variable on every rank.
 
     Args:
@@ -23,10 +28,10 @@ def broadcast_variables(variables, root_rank=0, *, device="") -> None:
         ReplicasDiffer: the ranks do not have the same variables (number, shapes, dtypes); found before any
             value is sent.
     """
-    variables = [getattr(v, "value", v) if not isinstance(v, tf.Variable) else v for v in variables]
-    layout = [[list(v.shape), v.dtype.name] for v in variables]
+    inner = [getattr(v, "value", v) if not isinstance(v, tf.Variable) else v for v in variables]
+    layout = [[list(v.shape), v.dtype.name] for v in inner]
     _assert_same_layout(layout)
-    for number, bucket in enumerate(_buckets(variables, BUCKET_BYTES)):
+    for number, bucket in enumerate(_buckets(inner, BUCKET_BYTES)):
         with tf.device(device):
             flat = tf.concat([tf.reshape(_on_the_wire(v), [-1]) for v in bucket], axis=0)
             root = hvd.broadcast(flat, root_rank, name=f"broadcast_variables.{number}")
@@ -35,15 +40,16 @@ def broadcast_variables(variables, root_rank=0, *, device="") -> None:
                 variable.assign(tf.bitcast(part, variable.dtype) if part.dtype != variable.dtype else part)
 
 
-def _on_the_wire(variable):
+def _on_the_wire(variable: tf.Variable) -> tf.Tensor:
     """Horovod has no bfloat16: its bits travel as integers."""
     value = tf.convert_to_tensor(variable)
     return tf.bitcast(value, tf.uint16) if value.dtype == tf.bfloat16 else value
 
 
-def _buckets(variables, limit):
+def _buckets(variables: Sequence[tf.Variable], limit: int) -> list[list[tf.Variable]]:
     """Runs of variables of one dtype, each below ``limit`` bytes unless a single variable is larger."""
-    buckets, size = [], 0
+    buckets: list[list[tf.Variable]] = []
+    size = 0
     for variable in variables:
         bytes_ = variable.shape.num_elements() * variable.dtype.size
         if not buckets or buckets[-1][0].dtype != variable.dtype or size + bytes_ > limit:
@@ -54,7 +60,7 @@ def _buckets(variables, limit):
     return buckets
 
 
-def _assert_same_layout(layout):
+def _assert_same_layout(layout: Sequence[object]) -> None:
     layouts = world.gather_json([world.hostname(), layout], "broadcast_variables.layout")
     _, expected = layouts[0]
     for rank, (host, found) in enumerate(layouts):

@@ -6,6 +6,8 @@ Every callback here belongs on every rank: each one meets the others in a collec
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import horovod.tensorflow as hvd
 import keras
@@ -50,14 +52,21 @@ class BroadcastGlobalVariablesCallback(ReplicaCheckCallback):
         tolerance: largest difference that counts as equal.
     """
 
-    def __init__(self, root_rank, device="", local_variables=None, check_replicas_every=None, tolerance=0.0):
+    def __init__(
+        self,
+        root_rank: int,
+        device: str = "",
+        local_variables: keras.Variable | Iterable[keras.Variable] | None = None,
+        check_replicas_every: int | None = None,
+        tolerance: float = 0.0,
+    ):
         local = [] if local_variables is None else local_variables
         local = list(local) if isinstance(local, (list, tuple, set)) else [local]
         super().__init__(every=check_replicas_every, tolerance=tolerance, skip=local)
         self.root_rank, self.device = root_rank, device
         self.broadcast_done = False
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if self.broadcast_done:
             return
         built = self.model.built and bool(self.model.trainable_variables)
@@ -79,7 +88,7 @@ class BroadcastGlobalVariablesCallback(ReplicaCheckCallback):
         else:
             self._broadcast_when_built()
 
-    def broadcast(self):
+    def broadcast(self) -> None:
         """Broadcast now; the model must be built."""
         optimizer = self.model.optimizer
         if not optimizer.built:
@@ -88,10 +97,10 @@ class BroadcastGlobalVariablesCallback(ReplicaCheckCallback):
         broadcast_variables([v for v in variables if id(v) not in skip], self.root_rank, device=self.device)
         self.broadcast_done = True
 
-    def _broadcast_when_built(self):
+    def _broadcast_when_built(self) -> None:
         step = self.model.train_function
 
-        def build_broadcast_and_step(iterator):
+        def build_broadcast_and_step(iterator: Iterator[Any]) -> Any:
             traceable = step if hasattr(step, "get_concrete_function") else tf.function(self._one_step)
             traceable.get_concrete_function(iterator)  # creates every variable, runs nothing
             self.model.train_function = step
@@ -100,7 +109,7 @@ class BroadcastGlobalVariablesCallback(ReplicaCheckCallback):
 
         self.model.train_function = build_broadcast_and_step
 
-    def _one_step(self, iterator):
+    def _one_step(self, iterator: Any) -> Any:
         return self.model.train_step(iterator.get_next())
 
 
@@ -115,21 +124,21 @@ class MetricAverageCallback(keras.callbacks.Callback):
         device: TensorFlow device for the allreduce.
     """
 
-    def __init__(self, device=""):
+    def __init__(self, device: str = ""):
         super().__init__()
         self.device = device
         self._weights: dict[str, float] = {}
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._weights = {}
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._weights.update(self._sample_counts(""))  # validation is about to reset the counts of training
 
-    def on_test_end(self, logs=None):
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         self._weights.update(self._sample_counts("val_"))
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if not logs:
             return
         for name, count in self._sample_counts("").items():
@@ -142,7 +151,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
         for name, value, weight in zip(names, *total, strict=True):
             logs[name] = float(value / weight) if weight else float("nan")
 
-    def _sample_counts(self, prefix):
+    def _sample_counts(self, prefix: str) -> dict[str, float]:
         counts = {}
         for metric in self.model.metrics:
             inner = metric.metrics if hasattr(metric, "metrics") else [metric]
@@ -171,24 +180,25 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
     def __init__(
         self,
-        initial_lr,
-        multiplier,
-        start_epoch=0,
-        end_epoch=None,
-        staircase=True,
-        momentum_correction=True,
-        steps_per_epoch=None,
+        initial_lr: float,
+        multiplier: Callable[[float], float] | float,
+        start_epoch: float = 0,
+        end_epoch: float | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
     ):
         super().__init__()
         if initial_lr is None:
             raise UsageError("initial_lr is required", "initial_lr=0.01 * hvd.size()")
-        self.initial_lr, self.staircase, self.steps_per_epoch = initial_lr, staircase, steps_per_epoch
+        self.initial_lr, self.staircase = initial_lr, staircase
+        self.steps_per_epoch: Any = steps_per_epoch  # a number once training has begun
         self.start_epoch, self.end_epoch = start_epoch, end_epoch
         self.momentum_correction = momentum_correction
         self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier ** (epoch - start_epoch)
         self.current_epoch = 0
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if not isinstance(self.model.optimizer._learning_rate, keras.Variable):
             raise UsageError(
                 f"{type(self).__name__} assigns the learning rate, but the optimizer's rate is a "
@@ -202,10 +212,10 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
                     f"{type(self).__name__} cannot see how many steps an epoch has", "pass steps_per_epoch="
                 )
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.current_epoch = epoch
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         before = self.current_epoch < self.start_epoch
         after = self.end_epoch is not None and self.current_epoch >= self.end_epoch
         if before or after:
@@ -215,11 +225,11 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         elif batch == 0:
             self._adjust(self.current_epoch)
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if logs is not None:
             logs["lr"] = float(np.asarray(self.model.optimizer.learning_rate))
 
-    def _adjust(self, epoch):
+    def _adjust(self, epoch: float) -> None:
         optimizer = self.model.optimizer
         old, new = float(np.asarray(optimizer.learning_rate)), self.initial_lr * self.multiplier(epoch)
         optimizer.learning_rate.assign(new)
@@ -243,11 +253,18 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         verbose: 1 prints a line on rank 0 when warm-up is over.
     """
 
-    def __init__(self, initial_lr, warmup_epochs=5, momentum_correction=True, steps_per_epoch=None, verbose=0):
-        def multiplier(epoch):
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: float = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ):
+        def multiplier(epoch: float) -> float:
             # One step on, as Horovod does, so that the last step of an epoch ends on a round number.
             epoch += 1.0 / self.steps_per_epoch
-            return 1.0 / hvd.size() * (epoch * (hvd.size() - 1) / warmup_epochs + 1)
+            return float(1.0 / hvd.size() * (epoch * (hvd.size() - 1) / warmup_epochs + 1))
 
         super().__init__(
             initial_lr,
@@ -258,11 +275,11 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             momentum_correction=momentum_correction,
             steps_per_epoch=steps_per_epoch,
         )
-        self.verbose = verbose
+        self.warmup_epochs, self.verbose = warmup_epochs, verbose
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         super().on_epoch_end(epoch, logs)
-        if self.verbose > 0 and epoch == self.end_epoch - 1 and hvd.rank() == 0:
+        if self.verbose > 0 and epoch == self.warmup_epochs - 1 and hvd.rank() == 0:
             rate = float(np.asarray(self.model.optimizer.learning_rate))
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
 
@@ -275,7 +292,14 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
             MetricAverageCallback before it, so that all ranks agree on what is best.
     """
 
-    def __init__(self, monitor="val_loss", verbose=0, save_weights_only=False, mode="auto", save_freq="epoch"):
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: str | int = "epoch",
+    ):
         placeholder = "best.weights.h5" if save_weights_only else "best.keras"
         super().__init__(
             filepath=placeholder,
@@ -288,11 +312,11 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
         )
         self.filepath = None
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         if self.filepath is None:
             raise UsageError("BestModelCheckpoint has no filepath", "callback.filepath = 'run/best.keras'")
         super().on_train_begin(logs)
 
-    def _save_model(self, *args, **kwargs):
+    def _save_model(self, *args: Any, **kwargs: Any) -> None:
         if hvd.rank() == 0:
             super()._save_model(*args, **kwargs)

@@ -7,6 +7,8 @@ bfloat16, so ``sum_bfloat16`` exchanges the bits, adds in float32 and exchanges 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
@@ -15,12 +17,12 @@ class BF16Compressor:
     """Marks gradients to be summed by ``sum_bfloat16``; ``compress`` and ``decompress`` only change the dtype."""
 
     @staticmethod
-    def compress(tensor):
+    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, tf.DType]:
         """(tensor in bfloat16, its own dtype)."""
         return tf.cast(tensor, tf.bfloat16), tensor.dtype
 
     @staticmethod
-    def decompress(tensor, dtype):
+    def decompress(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
         """The tensor back in ``dtype``."""
         return tf.cast(tensor, dtype)
 
@@ -31,7 +33,7 @@ class Compression(hvd.Compression):
     bf16 = BF16Compressor
 
 
-def sum_bfloat16(tensors, name: str, process_set):
+def sum_bfloat16(tensors: Sequence[tf.Tensor], name: str, process_set: hvd.ProcessSet) -> list[tf.Tensor]:
     """Sum a list of floating tensors over ranks, with bfloat16 on the wire and float32 sums.
 
     The two halves of a ring allreduce by hand: every rank receives one piece from all (alltoall), adds its

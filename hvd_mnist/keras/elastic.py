@@ -22,6 +22,8 @@ import functools
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
 
 import horovod.tensorflow as hvd
 import keras
@@ -37,10 +39,12 @@ from hvd_mnist.runtime import ending, world
 
 MEET_SECONDS = 600.0  # as Horovod's launcher waits for new hosts
 
+Result = TypeVar("Result")  # what the decorated function returns
+
 __all__ = ["CommitStateCallback", "KerasState", "UpdateBatchStateCallback", "UpdateEpochStateCallback", "run"]
 
 
-def run(func):
+def run(func: Callable[..., Result]) -> Callable[..., Result]:
     """Decorator: call ``func(state, ...)`` again, from the last commit, whenever ranks are lost or hosts change.
 
     ``func`` and what stands before it must meet no other rank before ``state`` was synchronised: a rank that joins
@@ -54,11 +58,12 @@ def run(func):
     """
 
     @functools.wraps(func)
-    def attempt(state, *args, **kwargs):
+    def attempt(state: ObjectState, *args: Any, **kwargs: Any) -> Result:
         with _lost_peer_is_horovods_error():
             return func(state, *args, **kwargs)
 
-    return run_fn(attempt, _meet_again)
+    again: Callable[..., Result] = run_fn(attempt, _meet_again)
+    return again
 
 
 def _meet_again() -> None:
@@ -84,7 +89,7 @@ def _give_up(limit: float) -> None:
 
 
 @contextlib.contextmanager
-def _lost_peer_is_horovods_error():
+def _lost_peer_is_horovods_error() -> Iterator[None]:
     """A lost rank surfaces as one of TensorFlow's errors, of a kind that depends on the collective and on the place
     where it stood; Horovod's loop knows one class alone."""
     try:
@@ -109,49 +114,50 @@ class KerasState(ObjectState):
         UsageError: the model is not built, or there is no optimizer.
     """
 
-    def __init__(self, model, optimizer=None, **kwargs):
+    def __init__(self, model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None, **kwargs: Any):
         if not model.built:
             raise UsageError("KerasState needs a model that is built", "model.build(input_shape)")
-        self.model, self.optimizer = model, optimizer or getattr(model, "optimizer", None)
-        if self.optimizer is None:
+        optimizer = optimizer or getattr(model, "optimizer", None)
+        if optimizer is None:
             raise UsageError("KerasState needs an optimizer", "model.compile(optimizer, ...) first, or optimizer=")
-        if not self.optimizer.built:
-            self.optimizer.build(model.trainable_variables)
+        if not optimizer.built:
+            optimizer.build(model.trainable_variables)
+        self.model, self.optimizer = model, optimizer
         self._save_variables()
         super().__init__(bcast_object=broadcast_object, get_rank=hvd.rank, **kwargs)
 
-    def save(self):
+    def save(self) -> None:
         """Keep the present values in this host's memory; what ``restore`` goes back to."""
         self._save_variables()
         super().save()
 
-    def restore(self):
+    def restore(self) -> None:
         """Go back to what was saved last."""
         for variable, value in zip(self._variables(), self._saved_variables, strict=True):
             variable.assign(value)
         super().restore()
 
-    def sync(self):
+    def sync(self) -> None:
         """Take rank 0's values; every rank must call it."""
         with _lost_peer_is_horovods_error():
             broadcast_variables(self._variables(), 0)
             self._save_variables()
             super().sync()
 
-    def reset(self):
+    def reset(self) -> None:
         """After ranks came or went: trace anew what may hold their number, and prove the replicas equal again."""
         self.model.train_function = self.model.test_function = self.model.predict_function = None
         if is_distributed(self.optimizer):
             self.optimizer._exchange.begin_again()
 
-    def _variables(self):
+    def _variables(self) -> list[keras.Variable]:
         return [*self.model.variables, *self.optimizer.variables]
 
-    def _save_variables(self):
+    def _save_variables(self) -> None:
         self._saved_variables = [_value(variable) for variable in self._variables()]
 
 
-def _value(variable):
+def _value(variable: keras.Variable) -> np.ndarray:
     return np.array(variable.numpy())  # a copy: a variable may be updated in place
 
 
@@ -165,22 +171,22 @@ class CommitStateCallback(keras.callbacks.Callback):
         batches_per_commit: what a lost rank costs at most, in batches.
     """
 
-    def __init__(self, state, batches_per_commit=1):
+    def __init__(self, state: ObjectState, batches_per_commit: int = 1):
         super().__init__()
         self.state, self.batches_per_commit = state, batches_per_commit
         self.batches_remaining = batches_per_commit
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self.batches_remaining = self.batches_per_commit  # the same on ranks that have just joined
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self.batches_remaining -= 1
         epoch_ends = self.model.stop_training or batch + 1 == self.params.get("steps")
         if self.batches_remaining <= 0 and not epoch_ends:  # else on_epoch_end does it, with the new epoch's number
             self.batches_remaining = self.batches_per_commit
             self.state.commit()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.batches_remaining = self.batches_per_commit
         self.state.commit()
 
@@ -196,20 +202,20 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):
         state: has the attribute ``batch``.
     """
 
-    def __init__(self, state):
+    def __init__(self, state: ObjectState):
         super().__init__()
         self.state = state
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._before, self._ended_by_me = self.state.batch, False
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self.state.batch = self._before + batch + 1
         steps = self.params.get("steps")
         if self._before and steps and self.state.batch >= steps and not self.model.stop_training:
             self.model.stop_training = self._ended_by_me = True  # Keras has no other way out of an epoch
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.state.batch = 0
         if self._ended_by_me:
             self.model.stop_training = self._ended_by_me = False
@@ -222,15 +228,16 @@ class UpdateEpochStateCallback(keras.callbacks.Callback):
         state: has the attribute ``epoch``.
     """
 
-    def __init__(self, state):
+    def __init__(self, state: ObjectState):
         super().__init__()
         self.state = state
 
-    def on_train_begin(self, logs=None):
-        self.initial_epoch, self._first = self.state.epoch, None
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self.initial_epoch = self.state.epoch
+        self._first: int | None = None
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._first = epoch if self._first is None else self._first
 
-    def on_epoch_end(self, epoch, logs=None):
-        self.state.epoch = self.initial_epoch + epoch - self._first + 1
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self.state.epoch = self.initial_epoch + epoch - cast(int, self._first) + 1

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import horovod.tensorflow as hvd
 import keras
@@ -18,7 +19,7 @@ import numpy as np
 
 from hvd_mnist.errors import NotFinite
 from hvd_mnist.keras.replicas import is_distributed
-from hvd_mnist.keras.votes import votes_of
+from hvd_mnist.keras.votes import Votes, votes_of
 from hvd_mnist.runtime import world
 
 VARIABLE = "a variable"
@@ -43,21 +44,21 @@ class TerminateOnNaN(keras.callbacks.Callback):
     def __init__(
         self,
         folder: str | Path | None = None,
-        sample_ids: Callable[[int], list] | None = None,
+        sample_ids: Callable[[int], Iterable[int]] | None = None,
         hint: str | None = "a lower learning rate, or a longer warm-up",
         gradients: bool = False,
     ):
         super().__init__()
         self.gradients = gradients
         self.folder, self.sample_ids, self.hint = None if folder is None else Path(folder), sample_ids, hint
-        self.finding: dict | None = None
+        self.finding: dict[str, Any] | None = None
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         scaled = isinstance(self.model.optimizer, keras.optimizers.LossScaleOptimizer)
         if self.gradients and self._votes is not None and not scaled:
             self._votes.watch_gradients = True
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         loss = (logs or {}).get("loss", 0.0)
         votes = self._votes
         if self.finding is None and not math.isfinite(loss):  # a running mean: NaN and infinity stay in it
@@ -70,7 +71,7 @@ class TerminateOnNaN(keras.callbacks.Callback):
             self._found(f"the gradient of '{votes.bad_gradient()}'", batch)
         self.check()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.check()
 
     def check(self) -> None:
@@ -83,7 +84,7 @@ class TerminateOnNaN(keras.callbacks.Callback):
             raise NotFinite(in_words(found), self.hint)
 
     @property
-    def _votes(self):
+    def _votes(self) -> Votes | None:
         """The votes of the optimizer; None where it meets no other rank."""
         optimizer = self.model.optimizer
         return votes_of(optimizer, "TerminateOnNaN") if is_distributed(optimizer) else None
@@ -118,18 +119,18 @@ class TerminateOnNaN(keras.callbacks.Callback):
     def _first_variable(self) -> str | None:
         for variable in self.model.trainable_variables:
             if not np.isfinite(np.asarray(variable, np.float32)).all():
-                return variable.path
+                return str(variable.path)
         return None
 
 
-def in_words(found: list[dict]) -> str:
+def in_words(found: list[dict[str, Any]]) -> str:
     """One line of what the ranks found; the earliest step is the cause, what other ranks saw later is not. Pure.
 
     Args:
         found: of each rank that found something: rank, host, step, what, first_variable, and perhaps file.
     """
 
-    def when(finding):
+    def when(finding: dict[str, Any]) -> tuple[int, bool]:
         return finding["step"], finding["what"] == VARIABLE  # a rank's own loss comes before everybody's variables
 
     ranks = [finding for finding in found if when(finding) == min(map(when, found))]

@@ -15,6 +15,9 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Callable, Iterable, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import horovod.tensorflow as hvd
 import keras
@@ -26,25 +29,29 @@ from hvd_mnist.keras.compression import BF16Compressor, Compression, sum_bfloat1
 from hvd_mnist.keras.replicas import FirstSteps, is_distributed
 from hvd_mnist.keras.votes import Votes
 
+if TYPE_CHECKING:
+    from hvd_mnist.keras.step_clock import StepClock
+
+Gradient = Any  # a tf.Tensor, tf.IndexedSlices or None, in the place of its variable
 _names = itertools.count()
 
 
 def DistributedOptimizer(
-    optimizer,
-    name=None,
-    device_dense="",
-    device_sparse="",
-    compression=Compression.none,
-    sparse_as_dense=False,
-    gradient_predivide_factor=1.0,
-    op=hvd.Average,
-    backward_passes_per_step=1,
-    average_aggregated_gradients=False,
-    num_groups=0,
-    groups=None,
-    process_set=hvd.global_process_set,
-    scale_local_gradients=True,
-):
+    optimizer: keras.optimizers.Optimizer,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Any] = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = hvd.Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: int | Iterable[Iterable[keras.Variable]] | None = None,
+    process_set: hvd.ProcessSet = hvd.global_process_set,
+    scale_local_gradients: bool = True,
+) -> keras.optimizers.Optimizer:
     """Make a Keras 3 optimizer average gradients over ranks before it applies them.
 
     The arguments are those of ``horovod.tensorflow.keras.DistributedOptimizer``.
@@ -109,7 +116,13 @@ def DistributedOptimizer(
     return optimizer
 
 
-def PartialDistributedOptimizer(optimizer, name=None, *, local_layers=None, **settings):
+def PartialDistributedOptimizer(
+    optimizer: keras.optimizers.Optimizer,
+    name: str | None = None,
+    *,
+    local_layers: keras.Layer | Iterable[keras.Layer] | None = None,
+    **settings: Any,
+) -> keras.optimizers.Optimizer:
     """A ``DistributedOptimizer`` that leaves the variables of some layers to each rank.
 
     Args:
@@ -138,29 +151,34 @@ def PartialDistributedOptimizer(optimizer, name=None, *, local_layers=None, **se
 class _Averaging:
     """What stands in front of the optimizer's own class."""
 
-    @property
-    def __class__(self):
+    _exchange: Exchange
+    _trainable_variables: list[keras.Variable]
+
+    @property  # type: ignore[misc]  # nobody assigns to it
+    def __class__(self) -> type[keras.optimizers.Optimizer]:
         # What Keras writes into a saved model is the plain class; type(self) is still this one.
         return type(self).__mro__[2]
 
-    def average_gradients(self, grads, trainable_variables):
+    def average_gradients(
+        self, grads: Iterable[Gradient], trainable_variables: Iterable[keras.Variable]
+    ) -> list[Gradient]:
         """The mean (or sum) over ranks of each gradient; None stays None."""
         return self._exchange.average(list(grads), list(trainable_variables))
 
-    def register_local_var(self, variable):
+    def register_local_var(self, variable: keras.Variable) -> None:
         """Leave a variable to each rank: not averaged, not broadcast, not compared. Before the first step."""
         self._exchange.local.add(id(variable))
 
-    def apply(self, grads, trainable_variables=None):
+    def apply(self, grads: Iterable[Gradient], trainable_variables: Iterable[keras.Variable] | None = None) -> None:
         """Average over ranks, then do what the wrapped optimizer does."""
         variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
         xla.refuse_inside_xla(self)
         _refuse_inside_loss_scaling(self)
 
-        def update(gradients):
+        def update(gradients: list[Gradient]) -> None:
             averaged = self.average_gradients(gradients, variables)
             self._exchange.prove_equal(averaged, variables)
-            super(_Averaging, self).apply(averaged, trainable_variables)
+            super(_Averaging, self).apply(averaged, trainable_variables)  # type: ignore[misc]  # the optimizer's own
 
         self._exchange.once_in_k_passes(list(grads), update)
 
@@ -168,24 +186,38 @@ class _Averaging:
 class Exchange:
     """How gradients travel: settings, the collectives, and the local sums between two exchanges."""
 
-    def __init__(self, name, *, op, process_set, passes, votes=True, **settings):
+    device_dense: str
+    device_sparse: str
+    compression: type[Any]
+    sparse_as_dense: bool
+    predivide: float
+    average_passes: bool
+    groups: int | Iterable[Iterable[keras.Variable]] | None
+    scale_local: bool
+
+    def __init__(
+        self, name: str, *, op: int, process_set: hvd.ProcessSet, passes: int, votes: bool = True, **settings: Any
+    ):
         self.name, self.op, self.process_set, self.passes = name, op, process_set, passes
         self._carries_votes = votes
         self.__dict__.update(settings)
-        self.proof, self.votes, self.clock = FirstSteps(name), Votes(name), None
+        self.proof, self.votes = FirstSteps(name), Votes(name)
+        self.clock: StepClock | None = None
         self.local: set[int] = set()  # id() of variables that stay each rank's own
-        self._sums = self._pass = None
+        self._sums: list[tf.Variable] = []
+        self._pass: Any = None  # a tf.Variable, where passes > 1, from the first call on
 
-    def begin_again(self):
+    def begin_again(self) -> None:
         """Other ranks than before (elastic.py): prove anew, and forget what was gathered for a step not yet made."""
         self.proof.begin_again()
         self.votes.clear()
-        for variable in [*(self._sums or []), *([self._pass] if self._pass is not None else [])]:
+        for variable in [*self._sums, *([self._pass] if self._pass is not None else [])]:
             variable.assign(tf.zeros_like(variable))
 
-    def average(self, grads, variables):
+    def average(self, grads: list[Gradient], variables: Sequence[keras.Variable | tf.Variable]) -> list[Gradient]:
         ready = self.clock.ready(grads) if self.clock else None
-        dense, sparse = [], []
+        dense: list[int] = []
+        sparse: list[int] = []
         for i, gradient in enumerate(grads):
             if isinstance(gradient, tf.IndexedSlices) and self.sparse_as_dense:
                 grads[i] = gradient = tf.convert_to_tensor(gradient)
@@ -195,7 +227,7 @@ class Exchange:
                 (sparse if isinstance(gradient, tf.IndexedSlices) else dense).append(i)
         # One after the other, in this order on every rank: TensorFlow runs a small step's operations one at a time and
         # in an order of its own; two ranks that each waited in another collective would wait for ever.
-        before = []
+        before: list[tf.Tensor] = []
         for number, members in enumerate(_grouped(dense, variables, self.groups)):
             tensors = [grads[i] for i in members]
             with_votes = number == 0 and self._votes_can_ride()
@@ -217,7 +249,7 @@ class Exchange:
             self.clock.exchanged(ready, grads)
         return grads
 
-    def _scaled_local(self, gradient):
+    def _scaled_local(self, gradient: Gradient) -> Gradient:
         if gradient is None or not self.scale_local:
             return gradient
         size = self.process_set.size()
@@ -225,13 +257,13 @@ class Exchange:
             return tf.IndexedSlices(gradient.values / size, gradient.indices, gradient.dense_shape)
         return gradient / size
 
-    def _all_ranks(self):
-        return self.process_set.process_set_id == hvd.global_process_set.process_set_id
+    def _all_ranks(self) -> bool:
+        return bool(self.process_set.process_set_id == hvd.global_process_set.process_set_id)
 
-    def _votes_can_ride(self):
+    def _votes_can_ride(self) -> bool:
         return self._carries_votes and self._all_ranks() and self.op in (hvd.Average, hvd.Sum)
 
-    def prove_equal(self, averaged, variables):
+    def prove_equal(self, averaged: Sequence[Gradient], variables: Sequence[keras.Variable | tf.Variable]) -> None:
         """Compare over ranks, in the first two steps; the ranks of a smaller process set are not compared."""
         if not self._all_ranks():
             return
@@ -240,12 +272,12 @@ class Exchange:
         with tf.control_dependencies(exchanged):  # the comparison waits too: not before every exchange is done
             self.proof.watch([g for g, _ in pairs], [v for _, v in pairs])
 
-    def _average_dense(self, tensors, name):
+    def _average_dense(self, tensors: list[tf.Tensor], name: str) -> list[tf.Tensor]:
         if self.compression is BF16Compressor and self.op != hvd.Adasum:
             sums = sum_bfloat16([t / self.predivide for t in tensors], name, self.process_set)
             divisor = self.process_set.size() / self.predivide if self.op == hvd.Average else 1
             return [t / divisor for t in sums]
-        return hvd.grouped_allreduce(
+        averaged: list[tf.Tensor] = hvd.grouped_allreduce(
             tensors,
             device_dense=self.device_dense,
             compression=self.compression,
@@ -257,8 +289,9 @@ class Exchange:
             # The collective must have one name on all ranks, whatever scopes the step was traced in.
             ignore_name_scope=True,
         )
+        return averaged
 
-    def _average_sparse(self, gradient, name):
+    def _average_sparse(self, gradient: tf.IndexedSlices, name: str) -> tf.IndexedSlices:
         """Rows of all ranks together. hvd.grouped_allreduce pairs them with shapes of other gradients."""
         if self.op == hvd.Adasum:
             raise UsageError("Adasum cannot add sparse gradients", "sparse_as_dense=True")
@@ -271,13 +304,13 @@ class Exchange:
             rows /= tf.cast(self.process_set.size(), rows.dtype)
         return tf.IndexedSlices(rows, indices, dense_shape=gradient.dense_shape)
 
-    def once_in_k_passes(self, grads, update):
+    def once_in_k_passes(self, grads: list[Gradient], update: Callable[[list[Gradient]], None]) -> None:
         """Call ``update`` with the gradients of this pass, or once in ``passes`` with the sum of all of them."""
         if self.passes == 1:
             return update(grads)
         present = [i for i, g in enumerate(grads) if g is not None]
         dense = [tf.convert_to_tensor(grads[i]) for i in present]
-        if self._sums is None:
+        if self._pass is None:
             # Not the optimizer's variables: they must not appear in a saved model.
             with tf.init_scope():
                 self._sums = [tf.Variable(tf.zeros(g.shape, g.dtype), trainable=False) for g in dense]
@@ -286,7 +319,7 @@ class Exchange:
             total.assign_add(gradient)
         self._pass.assign_add(1)
 
-        def exchange():
+        def exchange() -> tf.Tensor:
             gathered = list(grads)
             divisor = self.passes if self.average_passes else 1
             for i, total in zip(present, self._sums, strict=True):
@@ -299,7 +332,11 @@ class Exchange:
         tf.cond(tf.equal(self._pass % self.passes, 0), exchange, lambda: tf.constant(False))
 
 
-def _grouped(dense, variables, groups):
+def _grouped(
+    dense: list[int],
+    variables: Sequence[keras.Variable | tf.Variable],
+    groups: int | Iterable[Iterable[keras.Variable]] | None,
+) -> list[list[int]]:
     """Split the places of dense gradients as ``groups`` says: an int, lists of variables, or None (together)."""
     if groups is None:
         return [dense] if dense else []
@@ -315,10 +352,10 @@ def _grouped(dense, variables, groups):
     return list(together.values())
 
 
-def _refuse_inside_loss_scaling(optimizer):
+def _refuse_inside_loss_scaling(optimizer: keras.optimizers.Optimizer) -> None:
     """LossScaleOptimizer looks at local gradients for infinities and may skip its inner optimizer on one rank
     alone; the others would wait in the allreduce for ever. Looks at the call stack, when a step is traced."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         caller = frame.f_locals.get("self")
         if caller is not optimizer and isinstance(caller, keras.optimizers.LossScaleOptimizer):

@@ -13,11 +13,13 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import horovod.tensorflow as hvd
 import keras
 
-from hvd_mnist.keras.votes import votes_of
+from hvd_mnist.keras.votes import Votes, votes_of
 from hvd_mnist.runtime import world
 
 LOOK_SECONDS = 1.0  # between two looks at the folder: it may be a busy network file system
@@ -59,9 +61,9 @@ class PreemptionCallback(keras.callbacks.Callback):
         self._until = None if time_limit is None else time.monotonic() + time_limit
         self._asked: dict[str, str] = {}  # kind of vote -> who or what asked this rank
         self._next_look = 0.0
-        self._before: dict[int, object] = {}
+        self._before: dict[int, Any] = {}
 
-    def __enter__(self):
+    def __enter__(self) -> PreemptionCallback:
         for number in self.signals:
             try:
                 self._before[number] = signal.signal(number, self._on_signal)
@@ -70,24 +72,24 @@ class PreemptionCallback(keras.callbacks.Callback):
                 break
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
 
-    def _on_signal(self, number, frame):
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._asked.setdefault("stop", signal.Signals(number).name)
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._mine_to_undo = not self._before
         if self._mine_to_undo:
             self.__enter__()
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if self._mine_to_undo:
             self.__exit__()
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         now = time.monotonic()
         if now >= self._next_look and hvd.rank() == 0:
             self._next_look = now + LOOK_SECONDS
@@ -95,7 +97,7 @@ class PreemptionCallback(keras.callbacks.Callback):
         for kind in self._asked:
             self._votes.vote(kind)
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self.act()
 
     def act(self) -> None:
@@ -120,7 +122,7 @@ class PreemptionCallback(keras.callbacks.Callback):
                 self.model.stop_training = True
 
     @property
-    def _votes(self):
+    def _votes(self) -> Votes:
         return votes_of(self.model.optimizer, type(self).__name__)
 
     def _look(self, now: float) -> None:

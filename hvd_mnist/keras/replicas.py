@@ -16,7 +16,8 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -25,6 +26,9 @@ from hvd_mnist.console import ranks_named
 from hvd_mnist.errors import ReplicasDiffer
 from hvd_mnist.runtime import world
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
 Named = Sequence[tuple[str, np.ndarray]]
 
 
@@ -32,7 +36,8 @@ def fingerprint(array: np.ndarray) -> str:
     """128 bits of BLAKE2b over dtype, shape and bytes, in hexadecimal."""
     array = np.ascontiguousarray(array)
     digest = hashlib.blake2b(f"{array.dtype}{array.shape}".encode(), digest_size=16)
-    digest.update(array.view(np.uint8).reshape(-1) if array.size else b"")
+    if array.size:
+        digest.update(array.view(np.uint8).reshape(-1))
     return digest.hexdigest()
 
 
@@ -72,7 +77,9 @@ def assert_equal(named: Named, what: str, *, tolerance: float = 0.0, hint: str |
     summaries = world.gather_json([summary, world.hostname()], "replicas.summary")
     if len({text for text, _ in summaries}) == 1:
         return
-    place, told = first_difference(world.gather_json(mine, "replicas.report"))
+    found = first_difference(world.gather_json(mine, "replicas.report"))
+    assert found is not None  # else the summaries would be equal
+    place, told = found
     same_shapes, worst = _largest_difference(named, place)
     if same_shapes and tolerance > 0 and _within(named, tolerance):
         return
@@ -106,15 +113,15 @@ def _spread(array: np.ndarray) -> float:
     with tf.device("/CPU:0"):
         root = hvd.broadcast(tf.constant(array.astype(np.float64)), 0, name="replicas.value").numpy()
     worst = float(np.max(np.abs(root - array.astype(np.float64)), initial=0.0))
-    return max(world.gather_json(worst, "replicas.spread"))
+    return max(float(told) for told in world.gather_json(worst, "replicas.spread"))
 
 
-def values(variables) -> list[tuple[str, np.ndarray]]:
+def values(variables: Iterable[keras.Variable | tf.Variable]) -> list[tuple[str, np.ndarray]]:
     """(path, value) of Keras or TensorFlow variables."""
     return [(getattr(v, "path", None) or v.name, np.asarray(v)) for v in variables]
 
 
-def layout(model) -> dict[str, str]:
+def layout(model: keras.Model) -> dict[str, str]:
     """{path: "shape dtype"} of a model's variables, without the numbers that Keras counts up in one process."""
     described: dict[str, str] = {}
     for place, variable in enumerate(model.variables):
@@ -146,7 +153,7 @@ class FirstSteps:
         self.failure = None
         self._applied.assign(0)
 
-    def watch(self, gradients, variables) -> None:
+    def watch(self, gradients: Sequence[tf.Tensor], variables: Sequence[keras.Variable | tf.Variable]) -> None:
         """Compare ``gradients`` (and, at step 2, ``variables`` as they are before the update) over ranks."""
         import tensorflow as tf
 
@@ -154,7 +161,7 @@ class FirstSteps:
         dense = [(p, g) for p, g in zip(paths, gradients, strict=True) if isinstance(g, tf.Tensor)]
         names = [p for p, _ in dense]
 
-        def compare():
+        def compare() -> tf.Tensor:
             inputs = [applied, *(g for _, g in dense), *(tf.convert_to_tensor(v) for v in variables)]
             compared = tf.py_function(lambda *arrays: self._compare(names, paths, *arrays), inputs, tf.int64)
             return self._applied.assign_add(compared)
@@ -163,7 +170,9 @@ class FirstSteps:
             applied = self._applied.read_value()
             tf.cond(applied < self.CHECKED, compare, lambda: applied)
 
-    def _compare(self, gradient_names, variable_names, applied, *tensors):
+    def _compare(
+        self, gradient_names: list[str], variable_names: list[str], applied: tf.Tensor, *tensors: tf.Tensor
+    ) -> int:
         step = int(applied) + 1
         arrays = [tensor.numpy() for tensor in tensors]
         gradients, variables = arrays[: len(gradient_names)], arrays[len(gradient_names) :]
@@ -194,18 +203,18 @@ class ReplicaCheckCallback(keras.callbacks.Callback):
         seconds: wall time that they took on this rank.
     """
 
-    def __init__(self, every: int | None = None, tolerance: float = 0.0, skip: Sequence = ()):
+    def __init__(self, every: int | None = None, tolerance: float = 0.0, skip: Iterable[keras.Variable] = ()):
         super().__init__()
         self.every, self.tolerance = every, tolerance
         self._skip = {id(variable) for variable in skip}
         self.checks, self.seconds, self.steps = 0, 0.0, 0
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self.steps += 1
         if self.steps == 1 or (self.every and self.steps % self.every == 0):
             self.check(f"after step {self.steps}")
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if not self.every:
             self.check(f"after epoch {epoch + 1}")
 
@@ -225,22 +234,22 @@ class ReplicaCheckCallback(keras.callbacks.Callback):
         self.seconds += time.perf_counter() - started
 
 
-def is_distributed(optimizer) -> bool:
+def is_distributed(optimizer: keras.optimizers.Optimizer) -> bool:
     """True for what ``DistributedOptimizer`` returned."""
     return hasattr(type(optimizer), "average_gradients")
 
 
-def local_to_a_rank(optimizer) -> set[int]:
+def local_to_a_rank(optimizer: keras.optimizers.Optimizer) -> set[int]:
     """id() of the variables that were registered as local, and of what the optimizer keeps for each of them."""
     if not is_distributed(optimizer) or not optimizer._exchange.local:
         return set()
-    local = optimizer._exchange.local
+    local: set[int] = optimizer._exchange.local
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
     trained = inner._trainable_variables
     kept = [slots for slots in vars(inner).values() if isinstance(slots, list) and len(slots) == len(trained)]
     return local | {id(slots[i]) for i, v in enumerate(trained) if id(v) in local for slots in kept}
 
 
-def proof_failure(optimizer) -> ReplicasDiffer | None:
+def proof_failure(optimizer: keras.optimizers.Optimizer) -> ReplicasDiffer | None:
     """What the checks inside the step found on this rank; TensorFlow wraps it in an error of its own."""
     return optimizer._exchange.proof.failure if is_distributed(optimizer) else None

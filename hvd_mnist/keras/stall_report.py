@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import TracebackType
+from typing import Any
 
 import horovod.tensorflow as hvd
 import keras
@@ -33,24 +35,26 @@ class StallReport(keras.callbacks.Callback):
         super().__init__()
         self.folder = Path(folder)
 
-    def __enter__(self):
+    def __enter__(self) -> StallReport:
         told = world.gather_json([world.hostname(), os.getpid()], "processes")
         ending.know_processes([(host, pid) for host, pid in told])
         seconds = float(os.environ.get("HOROVOD_STALL_CHECK_TIME_SECONDS", world.STALL_WARNING_SECONDS))
         ending.watch(self.folder, hvd.rank(), hvd.size(), max(1.0, seconds))
         return self
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         explained = ending.explained(error) if isinstance(error, Exception) else error
         ending.stop_watching()
-        if explained is not error:
+        if explained is not None and explained is not error:
             raise explained from error
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         ending.moved()
 
-    def on_test_batch_begin(self, batch, logs=None):
+    def on_test_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         ending.moved()
 
-    def on_predict_batch_begin(self, batch, logs=None):
+    def on_predict_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         ending.moved()

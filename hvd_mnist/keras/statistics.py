@@ -6,6 +6,8 @@ where a model predicts, so they are put together before an evaluation or a save.
 
 from __future__ import annotations
 
+from typing import Any
+
 import horovod.tensorflow as hvd
 import keras
 import numpy as np
@@ -13,7 +15,7 @@ import numpy as np
 from hvd_mnist.keras.sync_batch_normalization import SyncBatchNormalization
 
 
-def average_moving_statistics(model) -> int:
+def average_moving_statistics(model: keras.Model) -> int:
     """Give every rank the moving mean and variance of all ranks' batches together; every rank must call it.
 
     The ranks have seen equally many batches, so with E the mean over ranks:
@@ -47,5 +49,5 @@ class MovingStatisticsCallback(keras.callbacks.Callback):
     Validation inside ``fit`` runs before the end of an epoch, with each rank's own statistics.
     """
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         average_moving_statistics(self.model)

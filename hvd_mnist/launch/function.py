@@ -12,24 +12,25 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypeVar, cast
 
 from hvd_mnist.errors import LaunchError, UsageError
 
 TAIL_LINES = 10
+Result = TypeVar("Result")  # what the function returns
 
 
 def run(
-    function: Callable,
-    args: Sequence = (),
-    kwargs: dict | None = None,
+    function: Callable[..., Result],
+    args: Sequence[Any] = (),
+    kwargs: dict[str, Any] | None = None,
     *,
     np: int = 2,
     hosts: str | None = None,
     timeout: float | None = None,
     folder: str | None = None,
     quiet: bool = False,
-) -> list:
+) -> list[Result]:
     """Start ``np`` ranks that each call ``function(*args, **kwargs)``, and wait for them.
 
         def train():
@@ -84,7 +85,7 @@ def _follow(words: list[str], quiet: bool) -> tuple[int, list[str]]:
     )  # fmt: skip
     lines = []
     try:
-        for line in process.stdout:
+        for line in cast(IO[str], process.stdout):  # a pipe, as asked for above
             lines.append(line.rstrip("\n"))
             if not quiet:
                 print(lines[-1], flush=True)
