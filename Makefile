@@ -12,7 +12,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help train test setup bench lint clean
+.PHONY: help train test setup bench lint docs clean
 
 export PYTHON DEVICE
 NP ?= $(shell scripts/ranks.sh)
@@ -47,8 +47,12 @@ lint:  ## ruff, the arrows of the house, and the types of what others import (ne
 	@$(IN_VENV) lint-imports
 	@$(IN_VENV) mypy
 
+docs:  ## the site of docs/, into site/: open site/index.html (strict: a dead link is an error)
+	@scripts/docs.sh
+	@echo "site/index.html; with search: python3 -m http.server -d site"
+
 clean:  ## remove .venv and what tools left; the cache of wheels and data stays
 	[ ! -L .venv ] || rm -rf "$$(readlink -f .venv)"
-	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache .mypy_cache .hypothesis
+	rm -rf .venv .venv-docs site build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache .mypy_cache .hypothesis
 	find hvd_mnist tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo "Kept: $${HVD_MNIST_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/hvd_mnist} (Horovod's wheels, data), runs/"

@@ -54,6 +54,7 @@ if [ "$wanted" = test ] && test_key=$(key "requirements/$device.txt" requirement
     pip install --quiet --require-hashes -r requirements/test.txt
     echo "$test_key" > .venv/setup-test
 fi
+[ "$wanted" != test ] || scripts/docs.sh setup
 
 gpu=(); [ "$device" = gpu ] && gpu=(--gpu)
 "$place/bin/python" -m hvd_mnist build-horovod "${gpu[@]}"

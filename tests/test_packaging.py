@@ -84,7 +84,7 @@ def test_wheel_carries_the_headers_and_the_entry_point(tmp_path):
 # --- requirements ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["cpu", "gpu", "test"])
+@pytest.mark.parametrize("name", ["cpu", "gpu", "test", "docs"])
 def test_lock_pins_every_package_with_a_hash(name):
     entries = re.split(r"\n(?=[a-z0-9])", (REQUIREMENTS / f"{name}.txt").read_text())[1:]
     assert entries
@@ -92,7 +92,7 @@ def test_lock_pins_every_package_with_a_hash(name):
         assert re.match(r"[a-z0-9._-]+(\[.+\])?==\S+", entry) and "--hash=sha256:" in entry, entry.splitlines()[0]
 
 
-@pytest.mark.parametrize("name", ["cpu", "gpu", "test"])
+@pytest.mark.parametrize("name", ["cpu", "gpu", "test", "docs"])
 def test_lock_has_what_is_asked_for(name):
     def asked(file: Path) -> set[str]:
         lines = [line.split("#")[0].strip() for line in file.read_text().splitlines()]
@@ -105,7 +105,7 @@ def test_lock_has_what_is_asked_for(name):
 
 def test_no_lock_has_horovod_and_no_two_locks_disagree():
     pins: dict[tuple[str, str], str] = {}
-    for name in ("cpu", "gpu", "test"):
+    for name in ("cpu", "gpu", "test", "docs"):
         found = re.findall(
             r"^([a-z0-9._-]+)(?:\[.+\])?==(\S+) ?(;[^\\]+)?", (REQUIREMENTS / f"{name}.txt").read_text(), re.M
         )
@@ -209,7 +209,14 @@ def test_make_help_lists_every_target():
 def test_scripts_parse_and_those_of_make_can_be_run():
     for script in [*(ROOT / "scripts").glob("*.sh"), ROOT / ".ci" / "run"]:
         assert subprocess.run(["bash", "-n", script], capture_output=True, timeout=20).returncode == 0, script
-    for name in ("scripts/setup.sh", "scripts/preflight.sh", "scripts/ranks.sh", "scripts/lock.sh", ".ci/run"):
+    for name in (
+        "scripts/setup.sh",
+        "scripts/preflight.sh",
+        "scripts/ranks.sh",
+        "scripts/lock.sh",
+        "scripts/docs.sh",
+        ".ci/run",
+    ):
         assert (ROOT / name).stat().st_mode & stat.S_IXUSR, f"{name} is not executable"
 
 
