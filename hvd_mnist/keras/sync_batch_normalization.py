@@ -11,6 +11,8 @@ square of the mean is taken off a sum that may be much larger than the variance,
 
 from __future__ import annotations
 
+from typing import Any
+
 import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
@@ -36,7 +38,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
 
     supports_jit = False  # what Keras asks before it chooses XLA by itself
 
-    def _moments(self, inputs, mask):
+    def _moments(self, inputs: tf.Tensor, mask: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean and variance [channels] of all ranks' inputs, in the dtype of ``inputs``."""
         xla.refuse_inside_xla(self)
         if not hvd.is_initialized():
@@ -57,17 +59,17 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)
 
 
-def _sum_over_ranks(tensor, name: str):
+def _sum_over_ranks(tensor: tf.Tensor, name: str) -> tf.Tensor:
     """The sum of all ranks' tensors, and its gradient: what all ranks' losses say of the sum is added, too."""
 
-    @tf.custom_gradient
-    def summed(mine):
+    @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow has no types
+    def summed(mine: tf.Tensor) -> tuple[tf.Tensor, Any]:
         return _in_order(mine, f"{name}.moments"), lambda upstream: _in_order(upstream, f"{name}.gradient")
 
     return summed(tensor)
 
 
-def _in_order(tensor, name: str):
+def _in_order(tensor: tf.Tensor, name: str) -> tf.Tensor:
     """An allreduce that waits for the one traced before it in the same graph: layers in parallel branches would
     otherwise exchange in an order of TensorFlow's own, which can be another one on each rank."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
