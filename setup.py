@@ -26,6 +26,7 @@ setup(
         "Programming Language :: Python :: 3 :: Only",
         *(f"Programming Language :: Python :: 3.{minor}" for minor in (10, 11, 12, 13)),
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
     ],
     python_requires=">=3.10,<3.14",  # TensorFlow 2.21 has wheels for these
     packages=find_packages(include=["hvd_mnist", "hvd_mnist.*"]),

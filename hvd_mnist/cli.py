@@ -13,7 +13,7 @@ import click
 
 from hvd_mnist import __version__
 from hvd_mnist.commands.lazy import LazyGroup
-from hvd_mnist.errors import HvdMnistError
+from hvd_mnist.errors import EnvironmentUnfit, HvdMnistError
 
 COMMANDS = {
     # name: (module, attribute, one line of help)
@@ -39,6 +39,11 @@ COMMANDS = {
 }
 
 
+# What setup.py asks for and only some commands import; and packages that are called otherwise than what is imported.
+OTHER_NAMES = {"hostlist": "python-hostlist", "yaml": "pyyaml"}
+NEEDED = {*OTHER_NAMES, "cloudpickle", "filelock", "jinja2", "matplotlib", "numpy", "packaging", "pooch", "psutil"}
+
+
 @click.group(
     cls=LazyGroup,
     lazy=COMMANDS,
@@ -60,5 +65,16 @@ def main() -> None:
         wrong.show()
         sys.exit(wrong.exit_code)
     except HvdMnistError as error:
-        click.echo(f"hvd-mnist: error: {error}", err=True)
-        sys.exit(error.exit_status)
+        _end(error)
+    except ModuleNotFoundError as missing:  # of ours: what a user's own file imports keeps its traceback
+        if missing.name not in NEEDED:
+            raise
+        package = OTHER_NAMES.get(missing.name, missing.name)
+        _end(
+            EnvironmentUnfit(f"this needs the package {package}, which {sys.prefix} has not", f"pip install {package}")
+        )
+
+
+def _end(error: HvdMnistError) -> None:
+    click.echo(f"hvd-mnist: error: {error}", err=True)
+    sys.exit(error.exit_status)

@@ -170,7 +170,10 @@ def test_chinese_readme_is_in_step():
     def skeleton(text):
         commands = re.findall(r"^(?:make|hvd-mnist) [^#\n]*", text, re.M)
         return {
-            "headings": len(re.findall(r"^#+ ", text, re.M)),
+            "headings": [
+                len(marks) for marks in re.findall(r"^(#+) ", re.sub(r"```.*?```", "", text, flags=re.S), re.M)
+            ],
+            "tables": [row.count("|") for row in re.findall(r"^\|.*\|$", text, re.M)],
             "commands": [command.strip() for command in commands],
             "code": re.findall(r"`([^`\n]+)`", text.split("## ", 1)[1]),
             "links": re.findall(r"\]\(([^)]+)\)", text),
