@@ -133,7 +133,8 @@ def init(comm: _Any = None, process_sets: _Any = None) -> None:
     """Join the job that a launcher started (or be a world of one), and check that Horovod sees the same job.
 
     Args:
-        comm, process_sets: as in ``horovod.tensorflow.init``.
+        comm: as in ``horovod.tensorflow.init``: a communicator of MPI, or ranks.
+        process_sets: as there: sets of ranks that will meet among themselves.
 
     Raises:
         WorldError: the launcher started another number of ranks than Horovod sees: unconnected copies.
@@ -220,8 +221,8 @@ def agree(**facts: _Mapping[str, object]) -> None:
             ``agree(data={"train": sha256}, steps={"steps": 100})``. Every rank must call it.
 
     Raises:
-        EnvironmentUnfit, UsageError, DataError, ReplicasDiffer: by the first aspect that differs; rank 0 has printed
-            a table of what differs where.
+        HvdMnistError: EnvironmentUnfit, UsageError, DataError or ReplicasDiffer, by the first aspect that differs;
+            rank 0 has printed a table of what differs where.
     """
     _agree(facts)
 

@@ -167,7 +167,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     Args:
         initial_lr: the rate that the multiplier multiplies.
         multiplier: a function of the epoch, or a constant c for c ** (epoch - start_epoch).
-        start_epoch, end_epoch: first epoch in which to act, and first in which not to (None: always).
+        start_epoch: first epoch in which to act.
+        end_epoch: first one in which not to; None acts to the end.
         staircase: True adjusts at the start of an epoch (the epoch is an int), False at every step (the epoch
             is epoch + batch / steps_per_epoch).
         momentum_correction: when the rate changes by a factor, the momentum that was gathered at the old rate
@@ -249,7 +250,8 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     Args:
         initial_lr: the rate after warm-up.
         warmup_epochs: how many epochs it takes.
-        momentum_correction, steps_per_epoch: as in ``LearningRateScheduleCallback``.
+        momentum_correction: as in ``LearningRateScheduleCallback``.
+        steps_per_epoch: as there.
         verbose: 1 prints a line on rank 0 when warm-up is over.
     """
 
@@ -288,8 +290,8 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
     """Keep the best model, written by rank 0 alone. Set ``filepath`` before training starts.
 
     Args:
-        monitor, verbose, save_weights_only, mode, save_freq: as in ``keras.callbacks.ModelCheckpoint``. Put
-            MetricAverageCallback before it, so that all ranks agree on what is best.
+        monitor: as in ``keras.callbacks.ModelCheckpoint``, as is all that follows. Put MetricAverageCallback before
+            this callback, so that all ranks agree on what is best.
     """
 
     def __init__(

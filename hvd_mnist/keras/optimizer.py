@@ -59,22 +59,23 @@ def DistributedOptimizer(
     Args:
         optimizer: any ``keras.optimizers.Optimizer``; this instance itself becomes distributed.
         name: prefix of the collectives' names; the same on every rank.
-        device_dense, device_sparse: TensorFlow device for the exchange of dense and sparse gradients.
+        device_dense: TensorFlow device for the exchange of dense gradients.
+        device_sparse: the same for sparse ones.
         compression: ``Compression.none``, ``.fp16`` or ``.bf16``: the gradients' dtype on the wire.
         sparse_as_dense: turn ``IndexedSlices`` into dense tensors before the exchange.
         gradient_predivide_factor: divide by this before the sum, and by size / this after it.
         op: ``Average``, ``Sum`` or ``Adasum``.
         backward_passes_per_step: communicate and update once in so many calls of ``apply``.
         average_aggregated_gradients: divide what those calls gathered by their number.
-        num_groups, groups: exchange gradients in this many groups, or in these (lists of variables).
-            None: all in one group, one allreduce a step.
+        num_groups: exchange gradients in this many groups; 0: in one, with one allreduce a step.
+        groups: the same, or the groups themselves: lists of variables.
         process_set: the ranks to average over.
         scale_local_gradients: divide the gradients of local variables (``register_local_var``) by the number of
             ranks. The loss of N ranks is the mean of theirs, of which one rank's own variables see 1 / N.
 
     Returns:
-        ``optimizer``. Under the global policy ``mixed_float16``, a ``LossScaleOptimizer`` around it: averaging
-        comes outermost, so that all ranks see the same infinite value and skip the same steps.
+        ``optimizer``. Under the global policy ``mixed_float16``, a ``LossScaleOptimizer`` around it, since averaging
+        must come outermost, so that all ranks see the same infinite value and skip the same steps.
 
     Raises:
         UsageError: not a Keras 3 optimizer, already distributed, or an argument out of range.
