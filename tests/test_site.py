@@ -91,6 +91,17 @@ def test_nothing_is_loaded_from_another_host(site, pages):
     assert not [found for text in styles for found in re.findall(r"url\(['\"]?(?:https?:)?//[^)]*", text)]
 
 
+def test_tables_and_lists_are_drawn(site):
+    """Where a list needs an empty line before it, a repository's page draws it without one, and the site does not."""
+    undrawn = {
+        (path.name, line)
+        for path in site.glob("*.html")
+        for line in re.sub(r"<pre.*?</pre>", "", path.read_text(encoding="utf-8"), flags=re.S).splitlines()
+        if re.match(r"(<p>)?(\||- |\d+\. |```|#+ )", line)
+    }
+    assert not undrawn, undrawn
+
+
 def test_file_of_the_repository_is_shown(site, pages):
     assert "source/examples/tiny_resnet.py.html" in pages[site / "own-model.html"].links
     assert "def build" in re.sub(r"<[^>]+>", "", (site / "source/examples/tiny_resnet.py.html").read_text())
