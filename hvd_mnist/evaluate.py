@@ -12,6 +12,8 @@ from hvd_mnist.data.pipeline import data_failure, evaluation_batches
 from hvd_mnist.errors import NotFinite
 from hvd_mnist.runtime import world
 
+BATCH = 200  # a pass of the cnn over 500 images takes 110 MiB for a moment, more than its training step
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -38,7 +40,7 @@ class Evaluator:
         gather: how the ranks' counts come together; default `world.gather_json`. A process in no job has its own.
     """
 
-    def __init__(self, model, images, labels, *, rank=0, size=1, batch_size=500, spoil=None, gather=None):
+    def __init__(self, model, images, labels, *, rank=0, size=1, batch_size=BATCH, spoil=None, gather=None):
         self._expected, self._gather = len(images), gather
         self._batches = evaluation_batches(images, labels, rank=rank, size=size, batch_size=batch_size)
         if spoil is not None:

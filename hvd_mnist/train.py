@@ -195,6 +195,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     def before_save():
         hvd.average_moving_statistics(model)  # of a model of the user's, with batch normalization
         finite.check()  # what is not finite is not saved
+        world.on_every_rank(arrays.check_unchanged, "data.unchanged")  # nor what was learnt from other data
 
     saves.before_save = before_save
     patience = Patience(config.patience, **Patience.part_of(found))

@@ -200,6 +200,7 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
                 state.best_accuracy = max(accuracy, state.best_accuracy or 0.0)
             hvd.average_moving_statistics(model)
             finite.check()
+            world.on_every_rank(arrays.check_unchanged, "data.unchanged")
             proof.check(f"before the save after step {state.step}")
 
             def write():

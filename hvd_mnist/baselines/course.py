@@ -230,6 +230,7 @@ class Course:
         """Write a checkpoint of this step; ``hvd-mnist evaluate`` and any system's --resume can read it."""
         if self.step == self._saved_at:
             return
+        self.work.arrays.check_unchanged()
         self.refresh()
         self._saved_at, config, work = self.step, self.work.config, self.work
         self.best = max(accuracy, self.best or 0.0) if accuracy is not None else self.best

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from hvd_mnist.data.catalogue import Known
+from hvd_mnist.data.catalogue import KNOWN, Known, check_hashes
 from hvd_mnist.data.files import digest
+from hvd_mnist.data.mapped import stamp_of
 from hvd_mnist.data.records import Records
 from hvd_mnist.errors import DataError
 
@@ -28,6 +31,8 @@ class Arrays:
             TFRecord images, hash of the records.
         origin: where the arrays came from, for a banner.
         class_names: what the classes are called, where the data says it; else empty.
+        mapped: the cached file whose pages the arrays are, one copy for a host; None: our own memory.
+        stamp: what `check_unchanged` knows that file by.
     """
 
     name: str
@@ -40,6 +45,27 @@ class Arrays:
     sha256: dict[str, str]
     origin: str
     class_names: tuple[str, ...] = ()
+    mapped: Path | None = None
+    stamp: tuple[int, ...] | None = None
+
+    def check_unchanged(self) -> None:
+        """Look whether the mapped file is still what was checked; its hashes are taken only where its date is another.
+
+        Raises:
+            DataError: somebody wrote into the file while ranks trained on it. (A file that was replaced, or deleted,
+                is no such case: the old one stays mapped.)
+        """
+        if self.mapped is None or stamp_of(self.mapped) == self.stamp:
+            return
+        labels = {"train_labels": self.train_labels.astype(np.uint8), "test_labels": self.test_labels.astype(np.uint8)}
+        images = {"train_images": self.train_images, "test_images": self.test_images}
+        try:
+            check_hashes(KNOWN[self.name], images | labels)
+        except DataError as wrong:
+            raise DataError(
+                f"{self.mapped} on {socket.gethostname()} was written into while it was trained on ({wrong.message})",
+                "go on from the newest checkpoint with --resume auto; put a new file there by renaming it",
+            ) from None
 
 
 def checked(
@@ -49,6 +75,7 @@ def checked(
     known: Known | None = None,
     class_names: tuple[str, ...] = (),
     sha256: dict[str, str] | None = None,
+    stamp: tuple[int, ...] | None = None,
 ) -> Arrays:
     """Check that four arrays make a data set, and give it.
 
@@ -58,6 +85,7 @@ def checked(
         known: the data set whose hashes they have.
         class_names: where the data says them.
         sha256: hashes that are known already; of the other arrays they are taken now.
+        stamp: of the cached file ``origin``, taken before its hashes were; used where the arrays are its pages.
 
     Raises:
         DataError: which array is wrong, and what was expected.
@@ -78,6 +106,7 @@ def checked(
     if arrays["train_images"].shape[1:] != arrays["test_images"].shape[1:]:
         shapes = [arrays[f"{part}_images"].shape[1:] for part in ("train", "test")]
         raise DataError(f"{origin}: train images are {shapes[0]} and test images {shapes[1]}, expected the same")
+    mapped = known is not None and isinstance(arrays["train_images"].base, np.memmap)
     labels = {part: arrays[f"{part}_labels"] for part in ("train", "test")}
     classes = len(class_names) or 1 + int(max(part.max() for part in labels.values()))
     if known:
@@ -99,4 +128,6 @@ def checked(
         sha256=sha256,
         origin=origin,
         class_names=class_names,
+        mapped=Path(origin) if mapped else None,
+        stamp=stamp if mapped else None,
     )

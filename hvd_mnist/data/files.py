@@ -6,6 +6,7 @@ file before anything is allocated, and no more than that size is ever unpacked.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import math
@@ -13,6 +14,7 @@ import os
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -119,23 +121,35 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     Raises:
         DataError: not an .npz, an array is missing, broken, or claims more than the file holds.
     """
-    try:
+    with broken_npz_is_one_line(path):
         with zipfile.ZipFile(path) as archive:
-            held = set(archive.namelist())
-            missing = [key for key, _, _ in ARRAYS.values() if f"{key}.npy" not in held]
-            if missing:
-                found = ", ".join(sorted(name.removesuffix(".npy") for name in held)) or "nothing"
-                raise DataError(f"{path}: no array {missing[0]} in it (found {printable(found)})")
-            for key, _, _ in ARRAYS.values():
-                _check_claim(path, archive, f"{key}.npy")
+            check_claims(path, archive)
         with np.load(path, allow_pickle=False) as arrays:
             return {name: arrays[key] for name, (key, _, _) in ARRAYS.items()}
+
+
+@contextlib.contextmanager
+def broken_npz_is_one_line(path: Path) -> Iterator[None]:
+    """Whatever reading broken bytes raises, as a DataError."""
+    try:
+        yield
     except DataError:
         raise
     except OSError as wrong:
         raise DataError(f"{path}: cannot be read ({wrong.strerror or first_words(wrong)})") from wrong
     except Exception as wrong:  # zipfile, zlib and numpy's header parser raise every kind on broken bytes
         raise DataError(f"{path}: broken or not an .npz file ({first_words(wrong)})") from wrong
+
+
+def check_claims(path: Path, archive: zipfile.ZipFile) -> None:
+    """Raise DataError unless all four arrays are in the .npz, each as large as its header claims."""
+    held = set(archive.namelist())
+    missing = [key for key, _, _ in ARRAYS.values() if f"{key}.npy" not in held]
+    if missing:
+        found = ", ".join(sorted(name.removesuffix(".npy") for name in held)) or "nothing"
+        raise DataError(f"{path}: no array {missing[0]} in it (found {printable(found)})")
+    for key, _, _ in ARRAYS.values():
+        _check_claim(path, archive, f"{key}.npy")
 
 
 def _check_claim(path: Path, archive: zipfile.ZipFile, member: str) -> None:

@@ -34,6 +34,7 @@ from hvd_mnist.data.arrays import Arrays, checked
 from hvd_mnist.data.catalogue import KNOWN, Known, check_hashes
 from hvd_mnist.data.files import ARRAYS, read_idx, read_npz, write_npz
 from hvd_mnist.data.lock import only_one
+from hvd_mnist.data.mapped import map_npz, on_this_host, stamp_of
 from hvd_mnist.errors import DataError
 
 Notify = Callable[[str], None]
@@ -136,6 +137,7 @@ def comes_from(name: str) -> str:
 
 def _load_known(name: str, cache: Path, offline: bool, wait_limit: float, notify: Notify) -> Arrays:
     known, path = KNOWN[name], cached_path(name, cache)
+    stamp = stamp_of(path)
     arrays, wrong = _read_cached(known, path)  # no lock: a file under the final name is whole, or is found out
     if arrays is None and offline and not (known.folder and known.folder.is_dir()):
         raise DataError(
@@ -143,20 +145,22 @@ def _load_known(name: str, cache: Path, offline: bool, wait_limit: float, notify
             hint=f"run `hvd-mnist data fetch {name}` where there is a network, and copy the file to that path",
         )
     if arrays is None:
-        arrays = _fetch_once(name, known, path, offline, wait_limit, notify)
+        fetched = _fetch_once(name, known, path, offline, wait_limit, notify)
+        stamp = stamp_of(path)
+        arrays = _read_cached(known, path)[0] or fetched
     if known.is_sample:
         notify(
             f"{name} is a sample: {known.train} + {known.test} of the 70 000 MNIST digits; its accuracy is not MNIST's"
         )
-    return checked(name, arrays, str(path), known)
+    return checked(name, arrays, str(path), known, stamp=stamp)
 
 
 def _read_cached(known: Known, path: Path) -> tuple[dict[str, np.ndarray] | None, str]:
-    """The cached arrays, or None and what is wrong with the file."""
+    """The cached arrays, the file's own pages where they can be, or None and what is wrong with the file."""
     if not path.exists():
         return None, "no such file"
     try:
-        arrays = read_npz(path)
+        arrays = (map_npz(path) if on_this_host(path) else None) or read_npz(path)
         check_hashes(known, arrays)
     except DataError as wrong:
         return None, wrong.message
@@ -166,14 +170,14 @@ def _read_cached(known: Known, path: Path) -> tuple[dict[str, np.ndarray] | None
 def _fetch_once(name, known, path: Path, offline: bool, wait_limit: float, notify: Notify) -> dict[str, np.ndarray]:
     """Fetch under the lock; a process that had to wait takes what the one before it got, or its failure."""
     failure = path.with_suffix(".failed")
-    before = _stamp(failure)
+    before = stamp_of(failure)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with only_one(name, path.with_suffix(".lock"), wait_limit, notify) as waited:
             arrays, wrong = _read_cached(known, path)
             if arrays is not None:
                 return arrays
-            if waited and _stamp(failure) != before:
+            if waited and stamp_of(failure) != before:
                 raise DataError(failure.read_text().strip())
             if path.exists():
                 aside = path.with_name(f"{path.name}.broken")
@@ -192,13 +196,6 @@ def _fetch_once(name, known, path: Path, offline: bool, wait_limit: float, notif
             f"{path.parent} on {socket.gethostname()}: {name} cannot be kept there ({wrong.strerror or wrong})",
             hint="set HVD_MNIST_CACHE to a folder that can be written, with 150 MB free",
         ) from wrong
-
-
-def _stamp(path: Path) -> int | None:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return None
 
 
 def _fetch(name: str, known: Known, path: Path, offline: bool, notify: Notify) -> dict[str, np.ndarray]:

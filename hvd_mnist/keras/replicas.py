@@ -116,9 +116,19 @@ def _spread(array: np.ndarray) -> float:
     return max(float(told) for told in world.gather_json(worst, "replicas.spread"))
 
 
-def values(variables: Iterable[keras.Variable | tf.Variable]) -> list[tuple[str, np.ndarray]]:
-    """(path, value) of Keras or TensorFlow variables."""
-    return [(getattr(v, "path", None) or v.name, np.asarray(v)) for v in variables]
+class Values(Sequence[tuple[str, np.ndarray]]):
+    """(path, value) of Keras or TensorFlow variables; a value is copied when it is asked for, and not kept: comparing
+    replicas takes the memory of the largest variable, not of all of them."""
+
+    def __init__(self, variables: Iterable[keras.Variable | tf.Variable]) -> None:
+        self._variables = list(variables)
+
+    def __len__(self) -> int:
+        return len(self._variables)
+
+    def __getitem__(self, place: Any) -> Any:  # a number; nobody asks for slices
+        variable = self._variables[place]
+        return getattr(variable, "path", None) or variable.name, np.asarray(variable)
 
 
 def layout(model: keras.Model) -> dict[str, str]:
@@ -225,7 +235,7 @@ class ReplicaCheckCallback(keras.callbacks.Callback):
         compared = [*self.model.trainable_variables, *optimizer.variables]
         skip = self._skip | local_to_a_rank(optimizer)
         assert_equal(
-            values(v for v in compared if id(v) not in skip),
+            Values(v for v in compared if id(v) not in skip),
             f"variables {when}",
             tolerance=self.tolerance,
             hint=None if is_distributed(optimizer) else "wrap the optimizer: hvd.DistributedOptimizer(optimizer)",
