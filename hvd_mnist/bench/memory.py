@@ -1,6 +1,6 @@
 """Where a rank's memory goes: what each act of the trainer adds, and the most it takes for a moment.
 
-    horovodrun --gloo -np 2 python -m hvd_mnist.bench.memory --model cnn --steps 5
+    horovodrun --gloo -np 2 python -m hvd_mnist.bench.memory --model cnn --steps 20
 
 Runs the trainer itself and reads the kernel's counts (Linux) after each act. Rank 0, the one that writes checkpoints
 too, prints one JSON object. In MiB:
@@ -112,7 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", default="mnist")
     parser.add_argument("--model", default="cnn")
-    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--run-dir", help="keep the run's folder here; default runs/...")
     asked = parser.parse_args()
     from hvd_mnist.config import TrainConfig
