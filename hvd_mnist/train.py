@@ -20,7 +20,7 @@ from pathlib import Path
 
 from hvd_mnist import __version__, checkpoint, own
 from hvd_mnist.config import TrainConfig
-from hvd_mnist.console import Console, count, library_levels
+from hvd_mnist.console import Console, count, library_defaults
 from hvd_mnist.data import shard, sources
 from hvd_mnist.errors import CheckpointError, Preempted, UsageError
 from hvd_mnist.faults import Faults
@@ -46,7 +46,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     born = time.time()
 
     # -- Join the world ---------------------------------------------------------------------------------------
-    os.environ.update({**library_levels(config.log_level), **os.environ})
+    os.environ.update({**library_defaults(config.log_level), **os.environ})
     refused = config.timeline and timeline.request(config.timeline, world.prepare_environment().rank)
     here = world.join(config.stall_timeout)
     prefix = f"[{here.rank}] " if config.all_ranks else ""

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from hvd_mnist import __version__, checkpoint, own, train
 from hvd_mnist.config import TrainConfig
-from hvd_mnist.console import Console, count, library_levels, progress_words
+from hvd_mnist.console import Console, count, library_defaults, progress_words
 from hvd_mnist.data import shard, sources
 from hvd_mnist.errors import CheckpointError, PeerLost, UsageError
 from hvd_mnist.run_folder import SCHEMA, Records, default_name, write_json
@@ -88,18 +88,12 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
     mine = Here(born=time.time())
 
     # -- By itself: GPU, data, model. Others may be waiting for this rank ---------------------------------------
-    os.environ.update({**library_levels(config.log_level), **os.environ})
+    os.environ.update({**library_defaults(config.log_level), **os.environ})
     identity = world.prepare_environment()
     if identity.size > 1 and identity.launcher != "horovod-elastic":
         raise UsageError(
             f"--elastic under {identity.launcher}, which ends all ranks when one is lost",
             "hvd-mnist launch -np 2 --min-np 1 --host-discovery-script ./hosts.sh -- train --elastic",
-        )
-    if {"HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME"} <= os.environ.keys():
-        raise UsageError(
-            "--elastic with HOROVOD_FUSION_THRESHOLD and HOROVOD_CYCLE_TIME, with which Horovod crashes when ranks "
-            "meet again",
-            "unset HOROVOD_FUSION_THRESHOLD",
         )
     threads = config.threads or devices.my_threads(identity.local_size or 1)
     gpu = devices.pin(identity.local_rank or 0, identity.local_size or 1, identity.host, threads)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvd_mnist import train, train_elastic
+from hvd_mnist import train
 from hvd_mnist.config import TrainConfig
 from hvd_mnist.console import Console
 from hvd_mnist.data import shard
@@ -81,11 +81,3 @@ def test_the_other_trainer_refuses_such_a_checkpoint(monkeypatch, tmp_path):
     console = Console(speaks=False)
     with pytest.raises(CheckpointError, match="is of an elastic run"):
         train.restore(tmp_path, None, TrainConfig(resume="auto", run_dir=str(tmp_path)), console)
-
-
-def test_settings_with_which_horovod_crashes_are_refused(monkeypatch):
-    monkeypatch.setattr(train_elastic.world, "prepare_environment", lambda: SimpleNamespace(size=1, launcher="none"))
-    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "5")
-    monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "1048576")
-    with pytest.raises(UsageError, match="with which Horovod crashes when ranks meet again"):
-        train_elastic.train_elastic(TrainConfig(elastic=True))

@@ -8,6 +8,7 @@ import click
 
 from hvd_mnist.baselines import KNOBS
 from hvd_mnist.commands.options import GroupedHelp, config_from, config_options
+from hvd_mnist.console import library_defaults
 from hvd_mnist.errors import HvdMnistError
 
 knobs = functools.partial(config_options, only=KNOBS)
@@ -16,7 +17,7 @@ knobs = functools.partial(config_options, only=KNOBS)
 def _quiet() -> None:
     import os
 
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.update({**library_defaults(), **os.environ})
 
 
 def _tower_and_seconds(ctx, parameter, value):

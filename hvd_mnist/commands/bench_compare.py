@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from hvd_mnist.console import library_defaults
+
 SYSTEMS = ("single", "towers", "in-graph", "ps-sync", "ps-async", "ring")
 
 
@@ -49,7 +51,7 @@ def compare(systems, hosts, as_json, **settings):
     """
     import os
 
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.update({**library_defaults(), **os.environ})
     from hvd_mnist.bench.compare import Comparison, run
 
     names = [name.strip() for name in (hosts or "").split(",") if name.strip()]

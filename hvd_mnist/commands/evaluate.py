@@ -7,6 +7,8 @@ import os
 
 import click
 
+from hvd_mnist.console import library_defaults
+
 
 @click.command()
 @click.argument("checkpoint")
@@ -18,7 +20,7 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="one JSON object instead of a sentence")
 def evaluate(checkpoint, data, offline, batch_size, as_json):
     """Test accuracy of CHECKPOINT: a run folder (its best checkpoint), a checkpoint folder or a .keras file."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.update({**library_defaults(), **os.environ})
     from hvd_mnist.checkpoint import load_model
     from hvd_mnist.data.sources import load
     from hvd_mnist.evaluate import Evaluator
@@ -57,7 +59,7 @@ def evaluate(checkpoint, data, offline, batch_size, as_json):
 @click.option("--json", "as_json", is_flag=True, help="one JSON list with all probabilities")
 def predict(checkpoint, images, invert, as_json):
     """Which digit is on each picture? CHECKPOINT as in evaluate; IMAGES are PNG or JPEG files."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.update({**library_defaults(), **os.environ})
     from hvd_mnist import predict as job
     from hvd_mnist.checkpoint import load_model
 

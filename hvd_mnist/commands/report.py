@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from hvd_mnist.console import library_defaults
+
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(file_okay=False))
@@ -33,7 +35,7 @@ def report(runs, output, open_, digits, data, offline):
     if not digits and (data or offline):
         raise UsageError("--data and --offline belong to --digits", "--digits")
     if digits:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        os.environ.update({**library_defaults(), **os.environ})
         from hvd_mnist import mistakes
 
         for run in runs:

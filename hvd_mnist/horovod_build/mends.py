@@ -20,6 +20,12 @@ class Mend:
     why: str
 
 
+_WAKE = (
+    "An exchange waits for the background thread's next cycle: a long cycle makes a short step wait, a short one wakes "
+    "the thread a thousand times a second beside the computation. With HOROVOD_WAKE_ON_ENQUEUE=1, which we set on CPUs "
+    "(runtime/world.py), what is enqueued wakes it; the cycle is then how often idle ranks look for each other."
+)
+
 MENDS = (
     Mend(
         "horovod/common/gloo/gloo_controller.cc",
@@ -74,6 +80,127 @@ MENDS = (
 """,
         "An elastic launcher unpickles, with cloudpickle, what any machine that reaches its port sends: code of a "
         "stranger. What ranks send is a dictionary of addresses and a key in bytes; the key was readable by GET.",
+    ),
+    Mend(
+        "horovod/common/parameter_manager.cc",
+        """    ResetBayes();
+  } else {
+    Eigen::VectorXd v = TunableParameter::BestValue();
+""",
+        """    ResetBayes();
+  } else if (fixed_values_.find(variable) != fixed_values_.end()) {
+    fixed_values_[variable] = value;
+  } else {
+    Eigen::VectorXd v = TunableParameter::BestValue();
+""",
+        "A value that the environment fixes leaves the vector of values that autotune may change. The next init in the "
+        "same process (every elastic reset) sets its default first, and writes to the place it no longer has: with "
+        "HOROVOD_CYCLE_TIME fixed the default of 1 ms became a fusion threshold of 1 MB; with both fixed, SIGSEGV.",
+    ),
+    Mend(
+        "horovod/common/tensor_queue.h",
+        "class TensorQueue {\n",
+        """// Rung by every enqueue: the background thread can wait for work, not only for its next cycle.
+class EnqueueBell {
+public:
+  void Ring() {
+    {
+      std::lock_guard<std::mutex> guard(mutex_);
+      rung_ = true;
+    }
+    heard_.notify_one();
+  }
+
+  void WaitUntil(std::chrono::steady_clock::time_point latest) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    heard_.wait_until(lock, latest, [this] { return rung_; });
+    rung_ = false;
+  }
+
+private:
+  std::mutex mutex_;
+  std::condition_variable heard_;
+  bool rung_ = false;
+};
+
+EnqueueBell& TheEnqueueBell();
+
+class TensorQueue {
+""",
+        _WAKE,
+    ),
+    Mend(
+        "horovod/common/tensor_queue.h",
+        "#include <iostream>\n",
+        "#include <chrono>\n#include <condition_variable>\n#include <iostream>\n",
+        _WAKE,
+    ),
+    Mend(
+        "horovod/common/tensor_queue.h",
+        "  void RemoveJoinTensor();\n",
+        """  void RemoveJoinTensor();
+
+  bool IsEmpty() const {
+    std::lock_guard<std::mutex> guard(mutex_);
+    return tensor_table_.empty();
+  }
+""",
+        _WAKE,
+    ),
+    Mend(
+        "horovod/common/tensor_queue.cc",
+        "// Add a TensorTableEntry as well as its message to the queue.\n",
+        """EnqueueBell& TheEnqueueBell() {
+  static EnqueueBell bell;
+  return bell;
+}
+
+// Add a TensorTableEntry as well as its message to the queue.
+""",
+        _WAKE,
+    ),
+    Mend(
+        "horovod/common/tensor_queue.cc",
+        "  message_queue_.push(std::move(message));\n  return Status::OK();\n",
+        "  message_queue_.push(std::move(message));\n  TheEnqueueBell().Ring();\n  return Status::OK();\n",
+        _WAKE,
+    ),
+    Mend(
+        "horovod/common/tensor_queue.cc",
+        "    message_queue_.push(std::move(messages[i]));\n  }\n  return Status::OK();\n",
+        "    message_queue_.push(std::move(messages[i]));\n  }\n  TheEnqueueBell().Ring();\n  return Status::OK();\n",
+        _WAKE,
+    ),
+    Mend(
+        "horovod/common/operations.cc",
+        """  auto start_time = std::chrono::steady_clock::now();
+  auto sleep_duration = state.last_cycle_start +
+                        std::chrono::microseconds(long(
+                            state.parameter_manager.CycleTimeMs() * 1000.)) -
+                        start_time;
+  if (sleep_duration > std::chrono::steady_clock::duration::zero()) {
+    std::this_thread::sleep_for(sleep_duration);
+  }
+""",
+        """  auto cycle = std::chrono::microseconds(
+      long(state.parameter_manager.CycleTimeMs() * 1000.));
+  static const bool wake_on_enqueue = [] {
+    auto value = std::getenv("HOROVOD_WAKE_ON_ENQUEUE");
+    return value != nullptr && std::strtol(value, nullptr, 10) > 0;
+  }();
+  if (wake_on_enqueue) {
+    // Work that other ranks are not ready for is asked about every millisecond, Horovod's own cycle.
+    for (auto process_set_id : state.process_set_table.Ids()) {
+      if (!state.process_set_table.Get(process_set_id).tensor_queue.IsEmpty()) {
+        cycle = std::min(cycle, std::chrono::microseconds(1000));
+      }
+    }
+    TheEnqueueBell().WaitUntil(state.last_cycle_start + cycle);
+  } else {
+    std::this_thread::sleep_until(state.last_cycle_start + cycle);
+  }
+""",
+        _WAKE,
     ),
 )
 

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from hvd_mnist import errors
 from hvd_mnist.cluster.identity import Identity, check_agrees, identity_from
+from hvd_mnist.console import FAST_TENSORFLOW
 from hvd_mnist.errors import HvdMnistError, WorldError
 from hvd_mnist.runtime import slurm_rendezvous
 
@@ -26,7 +27,9 @@ T = TypeVar("T")
 STALL_WARNING_SECONDS = 30
 STALL_SHUTDOWN_SECONDS = 300
 GLOO_TIMEOUT_SECONDS = 120
-CYCLE_MILLISECONDS = "5"  # on CPUs; Horovod's own is 1
+# On CPUs; the reasons are beside environment_defaults, the figures in docs/performance.md.
+CYCLE_MILLISECONDS = "20"  # Horovod's own is 1
+FUSION_BYTES = str(4 * 2**20)  # Horovod's own is 128 MiB
 
 last_gathered = ""  # the name of the gather_json in which this rank stands, for the report of a stall
 
@@ -51,7 +54,7 @@ class World:
 
 
 def environment_defaults(environ: Mapping[str, str], identity: Identity, prefix: Path) -> dict[str, str]:
-    """Variables that Horovod and MPI need and that nobody has set. Pure; the reasons stand beside each.
+    """Variables that Horovod, MPI and TensorFlow need and that nobody has set. Pure; the reasons stand beside each.
 
     Args:
         environ: the process environment; a variable that is set there is never overridden.
@@ -71,18 +74,21 @@ def environment_defaults(environ: Mapping[str, str], identity: Identity, prefix:
     wanted["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = str(STALL_SHUTDOWN_SECONDS)
     # 30 s by default, for all ranks to be there: an uneven import of TensorFlow on a busy host takes longer.
     wanted["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(GLOO_TIMEOUT_SECONDS)
-    # Waiting that spins takes the core from TensorFlow's own threads: on CPUs it halves the speed
-    # (docs/performance.md). Yield while MPI waits, and let Horovod's Gloo loop sleep between cycles.
+    # Waiting that spins takes the core from TensorFlow's own threads: yield while MPI waits.
     wanted["OMPI_MCA_mpi_yield_when_idle"] = "1"
     if not Path("/proc/driver/nvidia/gpus").is_dir():
+        # Between two steps Horovod's thread asks the other ranks every cycle whether there is work; what is enqueued
+        # wakes it (horovod_build/mends.py), so that the cycle can be long and an exchange still starts at once.
+        wanted["HOROVOD_WAKE_ON_ENQUEUE"] = "1"
         wanted["HOROVOD_CYCLE_TIME"] = CYCLE_MILLISECONDS
-        # Not HOROVOD_FUSION_THRESHOLD as well, though that would be faster (docs/performance.md): where both are set,
-        # Horovod crashes when it is started a second time, as elastic jobs do.
+        # Small tensors travel together; large ones are not copied into a common buffer and out of it.
+        wanted["HOROVOD_FUSION_THRESHOLD"] = FUSION_BYTES
+        wanted |= FAST_TENSORFLOW
     return {name: value for name, value in wanted.items() if name not in environ}
 
 
 def prepare_environment() -> Identity:
-    """Set ``environment_defaults`` in this process; call it before Horovod is imported."""
+    """Set ``environment_defaults`` in this process; call it before TensorFlow and Horovod are imported."""
     identity = identity_from(os.environ)
     os.environ.update(environment_defaults(os.environ, identity, Path(sys.prefix)))
     return identity

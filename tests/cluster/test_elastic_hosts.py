@@ -32,6 +32,7 @@ def test_a_host_dies_in_mid_epoch_and_another_joins(make_hosts, tmp_path, monkey
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("HVD_MNIST_CACHE", str(sources.cache_folder().parent))
     monkeypatch.setenv("HOROVOD_CYCLE_TIME", "20")  # a step takes as long at least
+    monkeypatch.setenv("HOROVOD_WAKE_ON_ENQUEUE", "0")
     hosts = make_hosts({"host1": 1, "host2": 1, "host3": 1})
     there, script, folder = tmp_path / "hosts", tmp_path / "hosts.sh", tmp_path / "run"
     there.write_text("host1:1\nhost2:1\n")

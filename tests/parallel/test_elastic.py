@@ -27,7 +27,7 @@ LAUNCH = [sys.executable, "-m", "hvd_mnist", "launch"]
 # 500 steps of at least 20 ms (Horovod's cycle): time enough to kill somebody in mid-epoch.
 RECIPE = ["--data", "sample", "--model", "mlp", "--epochs", "1", "--global-batch", "8", "--lr-scaling", "none",
           "--optimizer", "sgd", "--learning-rate", "0.01", "--threads", "1", "--no-tensorboard"]  # fmt: skip
-SLOWLY = {"HOROVOD_CYCLE_TIME": "20"}
+SLOWLY = {"HOROVOD_CYCLE_TIME": "20", "HOROVOD_WAKE_ON_ENQUEUE": "0"}
 
 
 def assert_same_weights(found: Path, expected: Path) -> None:
