@@ -48,6 +48,7 @@ NOT_ELASTIC = {
     "inject": "kill its processes instead",
     "step_times": "ranks have other numbers when they change",
     "watch_stragglers": "ranks have other numbers when they change",
+    "autotune": "Horovod's search would begin anew whenever ranks change",
     "timeline": "Horovod begins its file anew whenever ranks change, and another host may then be rank 0's",
 }
 
@@ -177,6 +178,11 @@ class TrainConfig:
         "have Horovod write what it does to this file, on rank 0 (docs/timeline.md)",
         group="Job",
         also=("--timeline-filename",),  # horovodrun reads the ranks' words too, and takes --timeline for two of its own
+    )
+    autotune: bool = knob(
+        False,
+        "let Horovod search its cycle time and fusion threshold for 1200 steps (docs/performance.md)",
+        group="Job",
     )
     step_times: bool = knob(
         False, "time the parts of each step on each rank, into RUN/step-times.json (docs/scaling.md)", group="Job"

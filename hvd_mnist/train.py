@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 from hvd_mnist import __version__, checkpoint, own
+from hvd_mnist.cluster.identity import identity_from
 from hvd_mnist.config import TrainConfig
 from hvd_mnist.console import Console, count, library_defaults
 from hvd_mnist.data import shard, sources
@@ -26,7 +27,7 @@ from hvd_mnist.errors import CheckpointError, Preempted, UsageError
 from hvd_mnist.faults import Faults
 from hvd_mnist.run_folder import SCHEMA, Records, default_name, write_json
 from hvd_mnist.run_summary import config_record, effective_settings, summary_text, versions
-from hvd_mnist.runtime import agreement, devices, ending, slurm_requeue, timeline, traffic, world
+from hvd_mnist.runtime import agreement, autotune, devices, ending, slurm_requeue, timeline, traffic, world
 from hvd_mnist.schedule import Plan, make_optimizer, scaled_rate
 
 
@@ -47,6 +48,8 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
 
     # -- Join the world ---------------------------------------------------------------------------------------
     os.environ.update({**library_defaults(config.log_level), **os.environ})
+    if config.autotune:
+        autotune.request(identity_from(os.environ).rank)
     refused = config.timeline and timeline.request(config.timeline, world.prepare_environment().rank)
     here = world.join(config.stall_timeout)
     prefix = f"[{here.rank}] " if config.all_ranks else ""
@@ -105,6 +108,8 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     global_batch = batch * here.size * config.accumulate
     per_epoch = shard.steps_per_epoch(examples, global_batch)
     total = config.steps or per_epoch * config.epochs
+    if config.autotune and total < autotune.steps():
+        console.warn(f"--autotune takes about {autotune.steps()} steps to settle, this run has {total}")
 
     # -- Build the model ---------------------------------------------------------------------------------------
     image_shape = arrays.train_images.shape[1:]
@@ -321,6 +326,11 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
 
     # -- Report ------------------------------------------------------------------------------------------------
     images = progress.steps_made * global_batch
+    tuned = None
+    if config.autotune:
+        found_pair = autotune.collect(run / "autotune.csv") if here.is_root else None
+        tuned = world.root_json(found_pair and dataclasses.asdict(found_pair), "autotune")
+        console.say(autotune.words(found_pair, progress.steps_made))
     mine = {
         "rank": here.rank,
         "host": here.host,
@@ -358,6 +368,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         "cpu_seconds": round(sum(r["cpu_seconds"] for r in ranks), 2),
         "start_seconds": round(time.time() - born - seconds, 2),
         "ranks": ranks,
+        **({"autotune": tuned} if config.autotune else {}),
         "proof": {
             "held": True,  # ReplicasDiffer has been raised otherwise
             "first_step_gradients": progress.steps_made > 0,

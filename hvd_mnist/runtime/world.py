@@ -20,7 +20,7 @@ from hvd_mnist import errors
 from hvd_mnist.cluster.identity import Identity, check_agrees, identity_from
 from hvd_mnist.console import FAST_TENSORFLOW
 from hvd_mnist.errors import HvdMnistError, WorldError
-from hvd_mnist.runtime import slurm_rendezvous
+from hvd_mnist.runtime import autotune, slurm_rendezvous
 
 T = TypeVar("T")
 
@@ -90,7 +90,10 @@ def environment_defaults(environ: Mapping[str, str], identity: Identity, prefix:
 def prepare_environment() -> Identity:
     """Set ``environment_defaults`` in this process; call it before TensorFlow and Horovod are imported."""
     identity = identity_from(os.environ)
-    os.environ.update(environment_defaults(os.environ, identity, Path(sys.prefix)))
+    wanted = environment_defaults(os.environ, identity, Path(sys.prefix))
+    if autotune.is_on():  # what is set is not tuned
+        wanted = {name: value for name, value in wanted.items() if name not in autotune.TUNED}
+    os.environ.update(wanted)
     return identity
 
 
