@@ -9,11 +9,14 @@ from __future__ import annotations
 import io
 import sys
 import time
+import warnings
+from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 QUIET_SECONDS = 5.0  # between two progress lines where there is no terminal
 LEVELS = ("debug", "info", "warning")
+MOST_WARNINGS = 20  # of a rank, that are kept until all ranks' are put together; its log has them all
 
 
 def count(number: int, word: str) -> str:
@@ -28,9 +31,18 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def progress_words(epoch: int, loss: float, accuracy: float, rate: float, speed: float | None = None) -> str:
-    """``epoch 2  loss 0.3193  accuracy 90.23%  rate 0.0042  7837 images/s``; ``epoch`` counts from 0."""
+def progress_words(
+    epoch: int,
+    loss: float,
+    accuracy: float,
+    rate: float,
+    speed: float | None = None,
+    communication: float | None = None,
+) -> str:
+    """``epoch 2  loss 0.3193  accuracy 90.23%  rate 0.0042  7837 images/s  communication 12%``; what is None is left
+    out. ``epoch`` counts from 0; ``communication`` is a share, 0..1."""
     known = "" if speed is None else f"  {speed:.0f} images/s"
+    known += "" if communication is None else f"  communication {communication:.0%}"
     return f"epoch {epoch + 1}  loss {loss:.4f}  accuracy {accuracy:.2%}  rate {rate:.3g}{known}"
 
 
@@ -52,6 +64,19 @@ def ranks_named(ranks) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {shown}"
 
 
+def folded(told: Sequence[Sequence[str]]) -> list[str]:
+    """One line for each warning that not rank 0 alone has given, with the ranks that did. Pure.
+
+    Args:
+        told: for each rank, its warnings; rank 0 has shown its own.
+    """
+    by_text: dict[str, list[int]] = {}
+    for rank, texts in enumerate(told):
+        for text in texts:
+            by_text.setdefault(text, []).append(rank)
+    return [f"{ranks_named(ranks)} warned: {text}" for text, ranks in by_text.items() if ranks != [0]]
+
+
 class Console:
     """A rank's voice.
 
@@ -71,6 +96,8 @@ class Console:
         self._progress = None
         self._total = 0
         self._last_line = 0.0
+        self._warned: list[str] = []
+        self._python_shows = None
 
     def open_log(self, path: Path) -> None:
         """Also append every line to ``path``, with the time. Where that fails, say so and go on."""
@@ -78,7 +105,7 @@ class Console:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._log = path.open("a", encoding="utf-8", buffering=1)
         except OSError as error:
-            print(f"rank {self.rank}: no log file {path}: {error.strerror}; going on without", file=sys.stderr)
+            self.warn(f"no log file {path}: {error.strerror}; going on without")
 
     def say(self, text: str = "") -> None:
         """Print (where this rank speaks, and --log-level lets it) and log."""
@@ -87,9 +114,32 @@ class Console:
             self._print(text)
 
     def warn(self, text: str) -> None:
-        """As ``say``, at every level: something is not as it should be, and the job goes on."""
+        """As ``say``, at every level: something is not as it should be, and the job goes on. A rank that does not
+        speak keeps it for ``take_warnings``."""
         self._write(text)
         self._print(text)
+        if (self.rank == 0 or not self.speaks) and text not in self._warned and len(self._warned) < MOST_WARNINGS:
+            self._warned.append(text)
+
+    def take_warnings(self) -> list[str]:
+        """What this rank has warned of since the last call."""
+        warned, self._warned = self._warned, []
+        return warned
+
+    def show_folded(self, told: Sequence[Sequence[str]]) -> None:
+        """On rank 0: show the warnings of all ranks (each one's ``take_warnings``), each once. Their logs have them."""
+        if self.rank == 0:
+            for line in folded(told):
+                self._print(line)
+
+    def hear_python(self) -> None:
+        """Python's warnings become ``warn``, until ``close``: each rank's libraries would speak on standard error."""
+        self._python_shows = warnings.showwarning
+
+        def show(message, category, filename, lineno, file=None, line=None):
+            self.warn(f"{category.__name__}: {message} ({Path(filename).name}:{lineno})")
+
+        warnings.showwarning = show
 
     def log(self, text: str) -> None:
         """Log only; at the level "debug" print too."""
@@ -164,6 +214,8 @@ class Console:
 
     def close(self) -> None:
         self.stop_progress()
+        if self._python_shows is not None:
+            warnings.showwarning, self._python_shows = self._python_shows, None
         if self._log is not None:
             with suppress(OSError):
                 self._log.close()

@@ -6,10 +6,13 @@ import math
 from dataclasses import dataclass
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from hvd_mnist.data.pipeline import data_failure, evaluation_batches
+from hvd_mnist.data.shard import rank_slice
 from hvd_mnist.errors import NotFinite
+from hvd_mnist.mistakes import Mistake, added, cells, confusion, worst, worst_of_all
 from hvd_mnist.runtime import world
 
 BATCH = 200  # a pass of the cnn over 500 images takes 110 MiB for a moment, more than its training step
@@ -17,15 +20,25 @@ BATCH = 200  # a pass of the cnn over 500 images takes 110 MiB for a moment, mor
 
 @dataclass(frozen=True)
 class Evaluation:
-    """accuracy = correct / examples; loss is the mean cross-entropy over the examples."""
+    """accuracy = correct / examples; loss is the mean cross-entropy over the examples.
+
+    ``confusion`` is int64 [classes, classes]: row is what an example is, column what it was taken for. ``worst`` are
+    the wrong answers of which the model is most certain, the most certain first.
+    """
 
     examples: int
     correct: int
     loss: float
+    confusion: np.ndarray
+    worst: tuple[Mistake, ...]
 
     @property
     def accuracy(self) -> float:
         return self.correct / self.examples
+
+    def numbers(self) -> dict[str, float]:
+        """What a line of metrics.jsonl says of it."""
+        return {"accuracy": self.accuracy, "loss": self.loss, "correct": self.correct, "examples": self.examples}
 
 
 class Evaluator:
@@ -42,6 +55,7 @@ class Evaluator:
 
     def __init__(self, model, images, labels, *, rank=0, size=1, batch_size=BATCH, spoil=None, gather=None):
         self._expected, self._gather = len(images), gather
+        self._first = rank_slice(len(images), rank, size).start
         self._batches = evaluation_batches(images, labels, rank=rank, size=size, batch_size=batch_size)
         if spoil is not None:
             self._batches = spoil(self._batches)
@@ -52,10 +66,15 @@ class Evaluator:
             hits = tf.logical_and(tf.equal(tf.argmax(logits, axis=-1), y), counted)
             losses = keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)
             losses = tf.where(counted, tf.cast(losses, tf.float64), 0.0)
+            probabilities = tf.nn.softmax(tf.cast(logits, tf.float64))
+            answers = tf.stack([y, tf.argmax(logits, axis=-1)]), tf.reduce_max(probabilities, axis=-1)
             return (
                 tf.reduce_sum(tf.cast(counted, tf.int64)),
                 tf.reduce_sum(tf.cast(hits, tf.int64)),
                 tf.reduce_sum(losses),
+                tf.boolean_mask(answers[0], counted, axis=1),
+                tf.boolean_mask(answers[1], counted),
+                tf.shape(logits)[-1],
             )
 
         self._count = count
@@ -67,18 +86,28 @@ class Evaluator:
             NotFinite: the loss of a rank's part is NaN or infinite.
             RuntimeError: the ranks together did not see each example once (a fault of this package).
         """
-        examples, correct, loss = 0, 0, 0.0
+        examples, correct, loss, answers, certain, classes = 0, 0, 0.0, [], [], 1
         try:
             for x, y, counted in self._batches:
                 counts = self._count(x, y, counted)
                 examples, correct, loss = examples + int(counts[0]), correct + int(counts[1]), loss + float(counts[2])
+                answers.append(counts[3].numpy())
+                certain.append(counts[4].numpy())
+                classes = int(counts[5])
         except tf.errors.OpError as error:
             raise data_failure(error) or error from None
-        told = (self._gather or world.gather_json)([examples, correct, loss, world.hostname()], "evaluate")
-        for rank, (_, _, part, host) in enumerate(told):
+        labels, predicted = np.concatenate(answers, axis=1)
+        mine = worst(labels, predicted, np.concatenate(certain), self._first)
+        counted = cells(confusion(labels, predicted, classes))
+        told = (self._gather or world.gather_json)(
+            [examples, correct, loss, counted, mine, world.hostname()], "evaluate"
+        )
+        for rank, (_, _, part, *_, host) in enumerate(told):
             if not math.isfinite(part):
                 raise NotFinite(f"the test loss of rank {rank} on {host} is {part}", "look at the test images")
-        examples, correct, loss = (sum(column) for column in list(zip(*told, strict=True))[:3])
-        if examples != self._expected:
-            raise RuntimeError(f"evaluated {examples} examples of {self._expected}")
-        return Evaluation(examples, correct, loss / examples)
+        examples, correct, loss, counts, wrong, _ = zip(*told, strict=True)
+        if sum(examples) != self._expected:
+            raise RuntimeError(f"evaluated {sum(examples)} examples of {self._expected}")
+        return Evaluation(
+            sum(examples), sum(correct), sum(loss) / sum(examples), added(counts, classes), worst_of_all(wrong)
+        )

@@ -1,6 +1,9 @@
-"""Which classes a run's best checkpoint takes for which, and the images on which it is most certain and wrong.
+"""Which classes are taken for which, and the images on which a model is most certain and wrong.
 
-hvd-mnist report --digits RUN     writes RUN/digits.json (docs/run-folder.md) and shows it in the report
+hvd-mnist train                   writes RUN/digits.json at its end (docs/run-folder.md), from its last evaluation
+hvd-mnist report --digits RUN     writes it anew, from the best checkpoint
+
+Of a test set that is shared out, each rank counts its own part; counts and lists of all ranks are then put together.
 """
 
 from __future__ import annotations
@@ -8,20 +11,101 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from hvd_mnist import checkpoint
-from hvd_mnist.data.sources import load
+from hvd_mnist.data.sources import Arrays, load
 from hvd_mnist.errors import DataError
 from hvd_mnist.own import is_own
 from hvd_mnist.run_folder import SCHEMA, write_json
 
 MOST_WORST = 24
-BATCH = 500  # images in a forward pass
+MOST_CLASSES = 50  # of which a matrix is kept: a larger one nobody reads
 FILE = "digits.json"
+
+
+class Mistake(NamedTuple):
+    """A wrong answer: the example's place in the test set, what it is, what it was taken for, and how certainly."""
+
+    index: int
+    label: int
+    predicted: int
+    probability: float
+
+
+def confusion(labels: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
+    """int64 [classes, classes]: row is what an example is, column what it was taken for. Pure.
+
+    A label that is no class (which no loss is finite for) is not counted.
+    """
+    known = (labels >= 0) & (labels < classes)
+    places = labels[known] * classes + predicted[known]
+    return np.bincount(places, minlength=classes * classes).reshape(classes, classes)
+
+
+def cells(matrix: np.ndarray) -> list[tuple[int, int]]:
+    """(place, count) of what is not 0 in a matrix: what travels between ranks. Pure."""
+    flat = matrix.ravel()
+    return [(int(place), int(flat[place])) for place in np.flatnonzero(flat)]
+
+
+def added(parts: Iterable[Sequence[Sequence[int]]], classes: int) -> np.ndarray:
+    """The sum, int64 [classes, classes], of matrices given as ``cells``. Pure."""
+    total = np.zeros(classes * classes, np.int64)
+    for part in parts:
+        for place, count in part:
+            total[place] += count
+    return total.reshape(classes, classes)
+
+
+def worst(
+    labels: np.ndarray, predicted: np.ndarray, probability: np.ndarray, first: int = 0, most: int = MOST_WORST
+) -> list[Mistake]:
+    """The wrong answers, the most certain first; among equally certain ones the first in the test set. Pure.
+
+    Args:
+        labels, predicted: int [N], of examples that stand beside each other in the test set.
+        probability: float [N], of what was predicted.
+        first: place of the first of them in the test set.
+    """
+    wrong = np.flatnonzero(predicted != labels)
+    chosen = wrong[np.argsort(-probability[wrong], kind="stable")][:most]
+    return [Mistake(int(n) + first, int(labels[n]), int(predicted[n]), float(probability[n])) for n in chosen]
+
+
+def worst_of_all(parts: Iterable[Iterable[Sequence]], most: int = MOST_WORST) -> tuple[Mistake, ...]:
+    """The same of several parts of a test set together, each as ``worst`` gave it. Pure."""
+    every = [Mistake(*each) for part in parts for each in part]
+    return tuple(sorted(every, key=lambda each: (-each.probability, each.index))[:most])
+
+
+def record(evaluation, arrays: Arrays, by: str) -> dict:
+    """What digits.json holds. ``evaluation``: an ``evaluate.Evaluation``; ``by``: the name of the checkpoint."""
+    classes = len(evaluation.confusion)
+    names = arrays.class_names or [str(number) for number in range(classes)]
+    return {
+        "schema": SCHEMA,
+        "checkpoint": by,
+        "data": arrays.name,
+        "examples": evaluation.examples,
+        "wrong": evaluation.examples - evaluation.correct,
+        "labels": list(names),
+        "confusion": evaluation.confusion.tolist() if classes <= MOST_CLASSES else None,
+        "worst": [
+            {
+                "index": each.index,
+                "label": names[each.label],
+                "predicted": names[each.predicted],
+                "probability": round(each.probability, 4),
+                "png": as_png(arrays.test_images[each.index]),
+            }
+            for each in evaluation.worst
+        ],
+    }
 
 
 def write(run: str | Path, *, data: str | None = None, offline: bool = False, notify: Callable[[str], None]) -> Path:
@@ -45,55 +129,20 @@ def write(run: str | Path, *, data: str | None = None, offline: bool = False, no
             f"{arrays.name}: its test images are not those of {found.path.name}, by their sha256",
             "give the run's own data set its old place again",
         )
-    probabilities = _probabilities(checkpoint.load_model(found.path, notify=notify), arrays.test_images)
-    labels, predicted = arrays.test_labels, probabilities.argmax(axis=1)
-    names = arrays.class_names or [str(number) for number in range(arrays.classes)]
-    write_json(
-        run / FILE,
-        {
-            "schema": SCHEMA,
-            "checkpoint": found.path.name,
-            "data": arrays.name,
-            "examples": len(labels),
-            "wrong": int((predicted != labels).sum()),
-            "labels": list(names),
-            "confusion": confusion(labels, predicted, arrays.classes).tolist(),
-            "worst": [
-                {
-                    "index": int(index),
-                    "label": names[labels[index]],
-                    "predicted": names[predicted[index]],
-                    "probability": round(float(probabilities[index].max()), 4),
-                    "png": as_png(arrays.test_images[index]),
-                }
-                for index in worst(labels, probabilities)
-            ],
-        },
-    )
+    from hvd_mnist.evaluate import Evaluator
+
+    model = checkpoint.load_model(found.path, notify=notify)
+    alone = Evaluator(model, arrays.test_images, arrays.test_labels, gather=lambda value, name: [value])
+    write_json(run / FILE, record(alone(), arrays, found.path.name))
     return run / FILE
 
 
-def confusion(labels: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
-    """int64 [classes, classes]: row is what an example is, column what it was taken for. Pure."""
-    return np.bincount(labels * classes + predicted, minlength=classes * classes).reshape(classes, classes)
-
-
-def worst(labels: np.ndarray, probabilities: np.ndarray, most: int = MOST_WORST) -> np.ndarray:
-    """Indices of the wrong answers, the most certain first. Pure.
-
-    Args:
-        labels: int [N].
-        probabilities: float [N, classes].
-    """
-    wrong = np.flatnonzero(probabilities.argmax(axis=1) != labels)
-    return wrong[np.argsort(-probabilities[wrong].max(axis=1), kind="stable")][:most]
-
-
 def as_png(image: np.ndarray) -> str:
-    """A uint8 image [height, width] or [height, width, channels] as base64 of a PNG."""
+    """A uint8 image [height, width] or [height, width, channels] as base64 of a PNG: grey of the first channel where
+    the channels are not the three of a colour picture."""
     from PIL import Image
 
-    plain = image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image
+    plain = image[..., 0] if image.ndim == 3 and image.shape[2] != 3 else image
     file = io.BytesIO()
     Image.fromarray(plain).save(file, "PNG", optimize=True)
     return base64.b64encode(file.getvalue()).decode("ascii")
@@ -112,15 +161,3 @@ def _data_of(run: Path) -> str:
             f"{path}: the data came from the function {name}, which is not called unasked", f"--digits --data {name}"
         )
     return name
-
-
-def _probabilities(model, images: np.ndarray) -> np.ndarray:
-    """float64 [N, classes]."""
-    rows = []
-    for first in range(0, len(images), BATCH):
-        part = images[first : first + BATCH]
-        pixels = (part if part.ndim == 4 else part[..., np.newaxis]).astype(np.float32) / 255
-        logits = np.asarray(model(pixels, training=False), np.float64)
-        exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-        rows.append(exponentials / exponentials.sum(axis=1, keepdims=True))
-    return np.concatenate(rows)

@@ -8,12 +8,22 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hvd_mnist.errors import HvdMnistError
 
 SCHEMA = 1
+# What TensorBoard shows of a line, and where: what stands before "/" groups cards; train and validation share a card.
+SCALARS = {
+    "loss": "quality/loss",
+    "accuracy": "quality/accuracy",
+    "learning_rate": "steps/learning_rate",
+    "images_per_second": "steps/images_per_second",
+    "communication": "steps/communication",
+    "world_size": "steps/ranks",
+}
 
 
 def default_name(data: str, model: str) -> str:
@@ -54,6 +64,7 @@ class Records:
 
     def __init__(self, run: Path | None, *, tensorboard: bool = True, from_step: int = 0):
         self._file = self._events = None
+        self._from_step = from_step
         if run is None:
             return
         path = run / "metrics.jsonl"
@@ -61,7 +72,19 @@ class Records:
             _drop_after(path, from_step)
         self._file = path.open("a", encoding="utf-8", buffering=1)
         if tensorboard:
-            self._events = {kind: _event_writer(run / "tensorboard" / kind) for kind in ("train", "validation")}
+            folders = {kind: run / "tensorboard" / kind for kind in ("train", "validation")}
+            for folder in folders.values() if from_step else ():
+                _forget_after(folder, from_step)
+            self._events = {kind: _event_writer(folder) for kind, folder in folders.items()}
+
+    def describe(self, rows: Sequence[tuple[str, str]]) -> None:
+        """Show (what, value) lines on TensorBoard's page of texts."""
+        if self._events is not None:
+            import tensorflow as tf
+
+            table = ["| setting | value |", "| --- | --- |", *(f"| {what} | `{value}` |" for what, value in rows)]
+            with self._events["train"].as_default(step=self._from_step):
+                tf.summary.text("settings", "\n".join(table))
 
     def write(self, kind: str, step: int, **values) -> None:
         """One line: kind ("step", "epoch", "evaluation", "checkpoint"), global step, and numbers."""
@@ -75,9 +98,9 @@ class Records:
         import tensorflow as tf
 
         with self._events[kind].as_default(step=step):
-            for name, value in values.items():
-                if isinstance(value, (int, float)):
-                    tf.summary.scalar(name, value)
+            for name in SCALARS.keys() & values.keys():
+                if values[name] is not None:
+                    tf.summary.scalar(SCALARS[name], values[name])
 
     def close(self) -> None:
         if self._file is not None:
@@ -90,6 +113,25 @@ def _event_writer(folder: Path):
     import tensorflow as tf
 
     return tf.summary.create_file_writer(str(folder))
+
+
+def _forget_after(folder: Path, step: int) -> None:
+    """Tell TensorBoard that what it has read of later steps is to be made again: a START, in a file of its own that
+    it reads after those that are there."""
+    import tensorflow as tf
+
+    files = sorted(folder.glob("events.out.tfevents.*"))
+    if not files:
+        return
+    now = time.time()
+    start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
+    events = [
+        tf.compat.v1.Event(wall_time=now, file_version="brain.Event:2"),
+        tf.compat.v1.Event(wall_time=now, step=step + 1, session_log=start),
+    ]
+    with tf.io.TFRecordWriter(f"{files[-1]}.start") as file:
+        for event in events:
+            file.write(event.SerializeToString())
 
 
 def _drop_after(path: Path, step: int) -> None:

@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from hvd_mnist import __version__, checkpoint, own
+from hvd_mnist import __version__, checkpoint, mistakes, own
 from hvd_mnist.cluster.identity import identity_from
 from hvd_mnist.config import TrainConfig
 from hvd_mnist.console import Console, count, library_defaults
@@ -71,6 +71,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     from hvd_mnist import injection, models
     from hvd_mnist.evaluate import Evaluator
     from hvd_mnist.keras.replicas import layout
+    from hvd_mnist.keras.step_clock import clock_of
     from hvd_mnist.keras.step_times import COLUMNS, StepTimes
     from hvd_mnist.keras.stragglers import StragglerCallback
     from hvd_mnist.training_callbacks import (
@@ -92,6 +93,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     lock = world.on_every_rank(lambda: checkpoint.lock(run) if here.is_root else None, "run_folder")
     console.open_log(run / "logs" / f"rank-{here.rank}.log")
     ending.watch(run / "logs", here.rank, here.size, world.stall_warning_seconds(config.stall_timeout))
+    console.hear_python()
     console.log(f"rank {here.rank} of {here.size}, local rank {here.local_rank}, host {here.host}, pid {os.getpid()}")
 
     # -- Shard the data ----------------------------------------------------------------------------------------
@@ -137,6 +139,11 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         }
     )
 
+    def fold_warnings():
+        console.show_folded(world.gather_json(console.take_warnings(), "warnings"))
+
+    fold_warnings()
+
     # -- Same start on every rank: the newest complete checkpoint, or rank 0's initial variables ----------------
     def read_checkpoint():
         return restore(run / "checkpoints", model, config, console) if here.is_root else None
@@ -158,6 +165,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
 
     # -- Fit ---------------------------------------------------------------------------------------------------
     records = Records(run if here.is_root else None, tensorboard=config.tensorboard, from_step=done)
+    records.describe(banner)
     state = {
         "seed": config.seed,
         "world_size": here.size,
@@ -193,6 +201,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         accumulate=config.accumulate,
         log_every=config.log_every,
         rate=plateau and plateau.rate,
+        clock=clock_of(model) if gpu is None else None,  # a GPU's work ends later than its clock can tell
     )
     averages = hvd.callbacks.MetricAverageCallback()
     finite = hvd.callbacks.TerminateOnNaN(run / "logs", hint="lower --learning-rate, or raise --warmup-epochs")
@@ -292,6 +301,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
                 )
             except tf.errors.OpError as error:
                 raise hvd.proof_failure(optimizer) or data_failure(error) or error from None
+            fold_warnings()
             step = epoch * per_epoch + last
             final = step >= total
             if final or (epoch + 1) % config.evaluate_every == 0:
@@ -321,6 +331,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     if evaluation is None:
         evaluation = evaluator()
         console.say(f"nothing left to train: step {done} of {total} is done; test accuracy {evaluation.accuracy:.2%}")
+    fold_warnings()
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
     network = traffic.since(traffic_started)
 
@@ -384,6 +395,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         if here.is_root:
             write_json(run / "step-times.json", {"schema": SCHEMA, "columns": COLUMNS, "ranks": by_rank})
     if here.is_root:
+        write_json(run / mistakes.FILE, mistakes.record(evaluation, arrays, f"step-{progress.step + saves.ahead:08d}"))
         write_json(run / "summary.json", summary)
     for text in faults.never_happened():
         print(f"hvd-mnist: rank {here.rank}: --inject {text} never happened", file=sys.stderr, flush=True)

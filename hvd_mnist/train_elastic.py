@@ -12,14 +12,13 @@ ranks: the epoch, and how many places of its order are done. Rate, steps and sha
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import resource
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hvd_mnist import __version__, checkpoint, own, train
+from hvd_mnist import __version__, checkpoint, mistakes, own, train
 from hvd_mnist.config import TrainConfig
 from hvd_mnist.console import Console, count, library_defaults, progress_words
 from hvd_mnist.data import shard, sources
@@ -265,9 +264,7 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
                 if final or (state.epoch + 1) % config.evaluate_every == 0:
                     hvd.average_moving_statistics(model)
                     evaluation = evaluator()
-                    records.write(
-                        "evaluation", state.step, **dataclasses.asdict(evaluation), accuracy=evaluation.accuracy
-                    )
+                    records.write("evaluation", state.step, **evaluation.numbers())
                     console.say(f"epoch {state.epoch + 1}: test accuracy {evaluation.accuracy:.2%}")
                     state.reached = config.target_accuracy is not None and evaluation.accuracy >= config.target_accuracy
                 state.epoch, state.samples = state.epoch + 1, 0
@@ -281,6 +278,7 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
             # -- Report --------------------------------------------------------------------------------------------
             summary = summary_of(here, now, evaluation)
             if here.is_root:
+                write_json(run / mistakes.FILE, mistakes.record(evaluation, arrays, f"step-{state.step:08d}"))
                 write_json(run / "summary.json", summary)
             console.say(summary_text(summary, run))
             world.barrier("end")  # whoever is lost before this is still made up for

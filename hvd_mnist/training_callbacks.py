@@ -13,6 +13,7 @@ import numpy as np
 from hvd_mnist import checkpoint
 from hvd_mnist.console import Console, progress_words
 from hvd_mnist.keras.preemption import PreemptionCallback
+from hvd_mnist.keras.step_clock import StepClock
 from hvd_mnist.run_folder import Records
 from hvd_mnist.runtime import ending, world
 from hvd_mnist.schedule import PLATEAU_FACTOR, Plan
@@ -40,6 +41,7 @@ class Progress(keras.callbacks.Callback):
         accumulate: batches in a step.
         log_every: steps between records.
         rate: the rate of a step; default the plan's.
+        clock: measures this rank's exchanges of gradients; None where nothing does.
     """
 
     def __init__(
@@ -54,19 +56,23 @@ class Progress(keras.callbacks.Callback):
         accumulate,
         log_every,
         rate=None,
+        clock: StepClock | None = None,
     ):
         super().__init__()
         self.console, self.records, self.plan, self.rate = console, records, plan, rate or plan.rate
         self.step, self.per_epoch, self.images = done, per_epoch, images
-        self.accumulate, self.log_every = accumulate, log_every
+        self.accumulate, self.log_every, self.clock = accumulate, log_every, clock
         self.steps_made, self.train_seconds = 0, 0.0
-        self._since = (time.perf_counter(), 0)
 
     def begin_epoch(self, epoch: int, first: int) -> None:
         """Epoch ``epoch`` begins at its step ``first``."""
         self.epoch, self.step = epoch, epoch * self.per_epoch + first
         self._batches = 0
-        self._since = (self._epoch_started, _) = (time.perf_counter(), self.steps_made)
+        self._since = (self._epoch_started, *_) = self._now()
+
+    def _now(self) -> tuple[float, int, float]:
+        """Seconds, steps made, and seconds that this rank was in exchanges of gradients."""
+        return time.perf_counter(), self.steps_made, self.clock.seconds_exchanging() if self.clock else 0.0
 
     def on_train_batch_begin(self, batch, logs=None):
         ending.doing(f"in step {self.step + 1}")
@@ -79,10 +85,10 @@ class Progress(keras.callbacks.Callback):
         self.steps_made += 1
         if self.step % self.log_every:
             return
-        then, steps = self._since
-        now = time.perf_counter()
-        speed = (self.steps_made - steps) * self.images / (now - then)
-        self._since = (now, self.steps_made)
+        before, self._since = self._since, self._now()
+        seconds, steps, exchanging = (now - then for now, then in zip(self._since, before, strict=True))
+        speed = steps * self.images / seconds
+        communication = exchanging / seconds if self.clock else None
         rate = self.rate(self.step - 1)
         loss, accuracy = float(logs["loss"]), float(logs["accuracy"])
         self.records.write(
@@ -93,9 +99,10 @@ class Progress(keras.callbacks.Callback):
             accuracy=accuracy,
             learning_rate=rate,
             images_per_second=speed,
+            communication=communication,
         )
         left = (self.plan.total - self.step) * self.images / speed
-        self.console.advance(self.step, progress_words(self.epoch, loss, accuracy, rate, speed), left)
+        self.console.advance(self.step, progress_words(self.epoch, loss, accuracy, rate, speed, communication), left)
 
     def on_epoch_end(self, epoch, logs=None):
         self.train_seconds += time.perf_counter() - self._epoch_started
@@ -104,14 +111,7 @@ class Progress(keras.callbacks.Callback):
 
     def evaluated(self, step: int, evaluation) -> None:
         """Say and record what an evaluation found."""
-        self.records.write(
-            "evaluation",
-            step,
-            accuracy=evaluation.accuracy,
-            loss=evaluation.loss,
-            correct=evaluation.correct,
-            examples=evaluation.examples,
-        )
+        self.records.write("evaluation", step, **evaluation.numbers())
         self.console.say(
             f"epoch {self.epoch + 1}: test accuracy {evaluation.accuracy:.2%} "
             f"({evaluation.correct} of {evaluation.examples}), test loss {evaluation.loss:.4f}"

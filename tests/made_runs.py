@@ -45,7 +45,8 @@ def made_run(
     for step in range(2, steps + 1, 2):
         loss = 2.3 * math.exp(-step * rate * 10)
         values_of_step = {"loss": loss, "accuracy": 1 - loss / 2.4, "learning_rate": rate * (1 - step / steps / 2)}
-        lines.append(line("step", step, epoch=0, **values_of_step, images_per_second=4000.0 * ranks + 50 * (step % 7)))
+        pace = {"images_per_second": 4000.0 * ranks + 50 * (step % 7), "communication": 0.1 + 0.01 * (step % 5)}
+        lines.append(line("step", step, epoch=0, **values_of_step, **pace))
         if step % 20 == 0:
             lines.append(line("evaluation", step, loss=loss * 0.9, accuracy=1 - loss / 2.6, correct=900, examples=1000))
     write_lines(folder / "metrics.jsonl", lines)
@@ -103,7 +104,7 @@ def summary(ranks: int, steps: int, lines: list[str]) -> dict:
     each = {"host": "vm", "gpu": None, "threads": 1, "cpu_seconds": 2.4, "peak_memory_mib": 585.2, "traffic": traffic}
     return {
         "schema": 1, "world_size": ranks, "launcher": "horovodrun-gloo", "backend": "Gloo", "data": "sample",
-        "data_is_sample": True, "data_sha256": {"train_images": "a" * 64}, "model": "mlp", "parameters": 79510,
+        "data_is_sample": True, "class_names": [], "data_sha256": {"train_images": "a" * 64}, "model": "mlp", "parameters": 79510,
         "epochs": 2.0, "steps": steps, "resumed_from_step": 0, "global_batch": 128 * ranks, "learning_rate_peak": 0.006,
         "test_accuracy": last["accuracy"], "test_correct": 865, "test_examples": 1000, "test_loss": last["loss"],
         "target_accuracy": None, "target_reached": None, "images_per_second": 1319.2, "train_seconds": 7.98,
@@ -135,6 +136,8 @@ def assert_documented(folder: Path) -> None:
         values = set(found) - {"kind", "step", "time"}
         expected = kinds[found["kind"]] - ({"world_size"} if found["kind"] == "step" else set())
         assert values == expected, f"{found['kind']}: {values ^ expected}"
+    digits = json.loads((folder / "digits.json").read_text())
+    assert set(digits) == set(documented("digits.json"))
     known = set(documented("summary.json"))
     elastic = {"resets", "changes"}
     found = set(json.loads((folder / "summary.json").read_text()))

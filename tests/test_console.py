@@ -1,6 +1,7 @@
 """What a rank says at which level, and the words of its progress."""
 
 import sys
+import warnings
 
 import pytest
 
@@ -34,6 +35,43 @@ def test_a_rank_that_does_not_speak_is_silent_at_every_level(capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_warnings_of_all_ranks_are_folded(capsys):
+    told = [["lost", "own"], ["lost"], [], ["lost", "late"]]
+    assert console.folded(told) == ["ranks 0, 1, 3 warned: lost", "rank 3 warned: late"]
+    ranks = [console.Console(rank, speaks=rank == 0) for rank in range(3)]
+    for voice in ranks:
+        voice.warn("slow disk")
+        voice.warn("slow disk")
+    ranks[2].warn("old driver")
+    assert capsys.readouterr().out.splitlines() == ["slow disk"] * 2, "rank 0 shows its own at once"
+    told = [voice.take_warnings() for voice in ranks]
+    assert told == [["slow disk"], ["slow disk"], ["slow disk", "old driver"]]
+    for voice in ranks:
+        voice.show_folded(told)
+    assert capsys.readouterr().out.splitlines() == ["ranks 0, 1, 2 warned: slow disk", "rank 2 warned: old driver"]
+    assert [voice.take_warnings() for voice in ranks] == [[], [], []]
+
+
+def test_where_all_ranks_speak_nothing_is_said_twice():
+    voice = console.Console(rank=1, speaks=True)
+    voice.warn("slow disk")
+    assert voice.take_warnings() == []
+
+
+def test_warnings_of_python_are_heard_until_the_end(tmp_path, capsys):
+    voice = console.Console(rank=1, speaks=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        before = warnings.showwarning
+        voice.hear_python()
+        warnings.warn("an old name", DeprecationWarning, stacklevel=1)
+        (found,) = voice.take_warnings()
+        assert found.startswith("DeprecationWarning: an old name (test_console.py:")
+        voice.close()
+        assert warnings.showwarning is before
+    assert capsys.readouterr() == ("", "")
+
+
 def test_progress_without_a_terminal_is_a_line_now_and_then_with_eta(capsys, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
@@ -42,10 +80,11 @@ def test_progress_without_a_terminal_is_a_line_now_and_then_with_eta(capsys, mon
     with voice.progress(100):
         for step, at in ((1, 100.0), (2, 101.0), (3, 106.0)):
             now[0] = at
-            voice.advance(step, console.progress_words(0, 0.31934, 0.9023, 0.0042, 7837.0), 131.0)
+            voice.advance(step, console.progress_words(0, 0.31934, 0.9023, 0.0042, 7837.0, 0.118), 131.0)
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
-        f"step {step}/100  epoch 1  loss 0.3193  accuracy 90.23%  rate 0.0042  7837 images/s  ETA 2:11"
+        f"step {step}/100  epoch 1  loss 0.3193  accuracy 90.23%  rate 0.0042  7837 images/s  "
+        "communication 12%  ETA 2:11"
         for step in (1, 3)
     ]
 

@@ -85,11 +85,11 @@ def test_what_the_browser_makes_of_it(chromium, file):
     # Pictures have names and descriptions for those who do not see them, and lines that were really drawn.
     tree = page.call("Accessibility.getFullAXTree")["nodes"]
     images = [node["name"]["value"] for node in tree if node.get("role", {}).get("value") in ("image", "img")]
-    for title in ("Loss", "Accuracy, %", "Learning rate", "Images per second, all ranks"):
+    for title in ("Loss", "Accuracy, %", "Learning rate", "Images per second, all ranks", "Time in communication"):
         assert any(title in name for name in images), images
     assert any("that was taken for" in name for name in images)
     long = page.evaluate("[...document.querySelectorAll('.line > path')].map(p => p.getTotalLength())")
-    assert len(long) == 2 * 2 * 3 + 2 * 3 and min(long) > 20
+    assert len(long) == 2 * 2 * 3 + 3 * 3 and min(long) > 20
     dashes = page.evaluate(
         "[...document.querySelectorAll('.legend .key path')].map(p => getComputedStyle(p).strokeDasharray)"
     )

@@ -65,13 +65,13 @@ def test_one_run_has_all_parts(tmp_path):
     assert set(SECTIONS) <= ids
     text = found.text
     for words in ("2, Gloo, started by horovodrun-gloo", "equal to the last bit", "step-00000060 (best)", "978 kB",
-                  "HOROVOD_CYCLE_TIME", "None in the logs", "vm", "585.2 MiB", "9.8 MB", "not recorded; 163 kB",
-                  "0 taken for 1, 99 %", "79 510 parameters"):  # fmt: skip
+                  "HOROVOD_CYCLE_TIME", "None in the logs", "vm", "585.2 MiB", "9.8 MB",
+                  "12 % of rank 0's time", "included; 163 kB", "0 taken for 1, 99 %", "79 510 parameters"):  # fmt: skip
         assert words in text, words
     for source in ("flag", "environment", "file", "default"):
         assert re.search(rf"\b{source}\b", text), source
     pictures = [attributes for tag, attributes in found.tags if tag == "svg" and attributes.get("role") == "img"]
-    assert len(pictures) == 4
+    assert len(pictures) == 5
     named = {attributes.get("id") for tag, attributes in found.tags if tag in ("title", "desc")}
     assert all(set(picture["aria-labelledby"].split()) <= named for picture in pictures)
     assert all(attributes.get("alt") for tag, attributes in found.tags if tag == "img")
@@ -180,7 +180,7 @@ def test_the_environment_is_recorded_by_name_alone():
 
 def test_the_made_runs_are_like_real_ones(tmp_path):
     """tests/parallel/test_training.py holds a real run folder to the same schema."""
-    assert_documented(made_run(tmp_path / "run"))
+    assert_documented(made_run(tmp_path / "run", digits=True))
 
 
 # --- folders that are half there -----------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def test_options_of_digits_alone_are_refused(tmp_path):
 def test_where_the_time_of_steps_went(tmp_path):
     """Two ranks, ten steps of 100 ms: rank 0 computes 40 ms and waits 50, rank 1 computes 80 ms; 10 ms are exchange."""
     folder = made_run(tmp_path / "run")
-    assert "Share of time in communication: not recorded" in made(folder).text
+    assert "Share of time in communication: 12 % of rank 0's time while it trained" in made(folder).text
 
     def rows(compute):
         starts = [step / 10 for step in range(10)]
@@ -330,6 +330,8 @@ def test_texts():
     assert page.number(79510) == "79\N{NARROW NO-BREAK SPACE}510" and page.number(0.28312) == "0.283"
     assert page.shown(None) == "none" and page.shown(True) == "yes" and page.shown(()) == "none"
     assert page.command_line(["a b", "--key", "x y", "--epochs", "2"]) == "'a b' --key (hidden) --epochs 2"
+    assert page.command_line(["/venv/bin/hvd-mnist", "train"]) == "hvd-mnist train"
+    assert page.command_line(["/venv/lib/hvd_mnist/__main__.py", "train"]) == "hvd-mnist train"
     assert chart.short(12000) == "12k" and chart.short(0.5) == "0.5" and chart.short(2.5e6) == "2.5M"
 
 

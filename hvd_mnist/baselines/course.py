@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvd_mnist import __version__, checkpoint
+from hvd_mnist import __version__, checkpoint, mistakes
 from hvd_mnist.config import TrainConfig
 from hvd_mnist.console import Console, count
 from hvd_mnist.data import shard, sources
@@ -147,6 +147,7 @@ class Course:
         self.console.table(f"hvd_mnist {__version__} baseline", rows)
         write_json(self.run / "config.json", config_record(config, knob_sources, rows))
         self.records = Records(self.run, tensorboard=config.tensorboard, from_step=self.done)
+        self.records.describe(rows)
         self._evaluator = Evaluator(
             work.model, arrays.test_images, arrays.test_labels, gather=lambda value, name: [value]
         )
@@ -222,8 +223,7 @@ class Course:
         found = self.evaluation = self._evaluator()
         target = self.work.config.target_accuracy
         self.reached = target is not None and found.accuracy >= target
-        counts = {"correct": found.correct, "examples": found.examples}
-        self.records.write("evaluation", self.step, accuracy=found.accuracy, loss=found.loss, **counts)
+        self.records.write("evaluation", self.step, **found.numbers())
         self.console.say(f"step {self.step}: test accuracy {found.accuracy:.2%} ({found.correct} of {found.examples})")
 
     def save(self, accuracy: float | None) -> None:
@@ -295,6 +295,7 @@ class Course:
             **more,
             "versions": versions(),
         }
+        write_json(self.run / mistakes.FILE, mistakes.record(found, work.arrays, f"step-{self.step:08d}"))
         write_json(self.run / "summary.json", summary)
         self.console.say(
             f"test accuracy {found.accuracy:.2%} ({found.correct} of {found.examples}), {count(self.step, 'step')}, "

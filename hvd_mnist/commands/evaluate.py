@@ -36,8 +36,7 @@ def evaluate(checkpoint, data, offline, batch_size, as_json):
     if not here.is_root:
         return
     if as_json:
-        numbers = {"accuracy": found.accuracy, "correct": found.correct, "examples": found.examples, "loss": found.loss}
-        click.echo(json.dumps({"checkpoint": checkpoint, "data": arrays.name, **numbers}))
+        click.echo(json.dumps({"checkpoint": checkpoint, "data": arrays.name, **found.numbers()}))
     else:
         sample = " (a sample)" if arrays.is_sample else ""
         click.echo(

@@ -26,6 +26,7 @@ class StepClock:
             self._batch = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="step_clock.batch")
             # ready, exchanged; then over the steps since ``take``: seconds before exchanges, and how many
             self._times = tf.Variable(tf.zeros(4, tf.float64), trainable=False, name="step_clock.times")
+            self._exchanging = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="step_clock.exchanging")
 
     def stamps(self) -> tuple[float, float, float]:
         """Seconds since 1970 at which, in the last step: the batch was there, gradients were ready, were exchanged."""
@@ -39,6 +40,10 @@ class StepClock:
         _, _, seconds, steps = self._times.numpy()
         self._times.assign(tf.zeros(4, tf.float64))
         return float(seconds / steps) if steps else None
+
+    def seconds_exchanging(self) -> float:
+        """Seconds in exchanges of gradients in all steps until now, the wait for slower ranks included."""
+        return float(self._exchanging.numpy())
 
     # -- inside the training step ------------------------------------------------------------------------------
 
@@ -61,6 +66,7 @@ class StepClock:
             now = tf.timestamp()
             _, last, seconds, steps = tf.unstack(self._times.read_value())
             counts = tf.cast(last > 0, tf.float64)
+            self._exchanging.assign_add(now - ready)
             self._times.assign(tf.stack([ready, now, seconds + counts * (ready - last), steps + counts]))
 
 

@@ -124,9 +124,11 @@ def without_secrets(name: str, value: str) -> str:
 
 
 def command_line(words: Sequence[str]) -> str:
-    """What was typed; the value behind an option whose name sounds like a secret is hidden. Pure."""
+    """What was typed, the program by its name; what is behind an option that sounds like a secret is hidden. Pure."""
     told, hide = [], False
-    for word in map(str, words):
+    for place, word in enumerate(map(str, words)):
+        if place == 0:
+            word = "hvd-mnist" if word.endswith("hvd_mnist/__main__.py") else Path(word).name
         name, equals, value = word.partition("=")
         secret = name.startswith("-") and bool(_SECRET.search(name))
         told.append("(hidden)" if hide else f"{name}=(hidden)" if secret and equals else without_secrets("", word))
@@ -160,6 +162,7 @@ def _about(run: Run, place: Path, index: int, parts: list[dict] | None) -> dict:
         "sent_per_step": _sent_per_step(summary, steps),
         "parts": parts,
         "communication": communication_share(parts) if parts else None,
+        "communication_of_root": _mean(line.get("communication") for line in run.of_kind("step")),
         "proof": summary.get("proof"),
         "checkpoints": run.checkpoints,
         "notices": logs.notices(run.folder / "logs"),
@@ -188,11 +191,15 @@ def communication_share(parts: Sequence[dict]) -> float:
     return sum((mean["communication"] + mean["wait"]) / mean["step"] for mean in means) / len(means)
 
 
+def _mean(values) -> float | None:
+    known = [value for value in values if isinstance(value, (int, float))]
+    return sum(known) / len(known) if known else None
+
+
 def _sent_per_step(summary: dict, steps) -> float | None:
     made = (steps or 0) - (summary.get("resumed_from_step") or 0)
-    sent = [(rank.get("traffic") or {}).get("sockets_sent") for rank in summary.get("ranks") or []]
-    known = [value for value in sent if isinstance(value, (int, float))]
-    return sum(known) / len(known) / made if known and made > 0 else None
+    sent = _mean((rank.get("traffic") or {}).get("sockets_sent") for rank in summary.get("ranks") or [])
+    return sent / made if sent is not None and made > 0 else None
 
 
 def _links(folder: Path, place: Path) -> list[tuple[str, str]]:
@@ -216,7 +223,7 @@ def _address(path: str) -> str:
 
 
 def curves(runs: Sequence[Run]) -> list[chart.Chart]:
-    """Loss, accuracy, rate and speed of all runs against the step."""
+    """Loss, accuracy, rate, speed and communication of all runs against the step."""
 
     def points(run, key, *kinds, factor=1.0):
         rows = [line for line in run.lines if line["kind"] in kinds and isinstance(line.get(key), (int, float))]
@@ -231,14 +238,18 @@ def curves(runs: Sequence[Run]) -> list[chart.Chart]:
             test.append(chart.Series(f"{run.name}, test", points(run, key, "evaluation", factor=factor), index, True))
         return training + test
 
-    def steps(key):
-        return [chart.Series(run.name, points(run, key, "step"), index, True) for index, run in enumerate(runs)]
+    def steps(key, factor=1.0):
+        return [
+            chart.Series(run.name, points(run, key, "step", factor=factor), index, True)
+            for index, run in enumerate(runs)
+        ]
 
     drawn = [
         chart.chart("Loss", "step", both("loss"), log=True),
         chart.chart("Accuracy, %", "step", both("accuracy", 100.0)),
         chart.chart("Learning rate", "step", steps("learning_rate"), zero=True),
         chart.chart("Images per second, all ranks", "step", steps("images_per_second"), zero=True),
+        chart.chart("Time in communication, % (rank 0)", "step", steps("communication", 100.0), zero=True),
     ]
     return [each for each in drawn if each is not None]
 

@@ -1,6 +1,7 @@
 """What a job says of its own time: the timeline, the steps, who is slow; and the trainer on 1 and 2 ranks."""
 
 import json
+import re
 import socket
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 
 from hvd_mnist.bench import step_parts, timeline, timeline_merge
 from hvd_mnist.runtime import timeline as timeline_file
+from tests.made_runs import assert_documented
 from tests.parallel.ranks import run, train
 
 pytestmark = pytest.mark.timeout(600)
@@ -20,7 +22,8 @@ def test_timeline_step_times_and_a_straggler(tmp_path):
     # --timeline itself horovodrun would take for two options of its own
     measure = ("--timeline-filename", str(file), "--step-times", "--watch-stragglers")
     slow = ("--allow-faults", "--inject", "slow:rank=1,step=1,seconds=0.25")
-    options = (*SAMPLE, "--no-tensorboard", "--steps", "45", *measure, *slow, "--run-dir", str(folder))
+    own = ("--data", "sample", "--model", "tests.parallel.warning_model:build")
+    options = (*own, "--no-tensorboard", "--steps", "45", *measure, *slow, "--run-dir", str(folder))
     ended = train(*options, launcher="gloo", np=2, timeout=500, HOROVOD_CACHE_CAPACITY=0)
     ended.assert_ok()
 
@@ -43,6 +46,16 @@ def test_timeline_step_times_and_a_straggler(tmp_path):
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     noted = [record for record in records if record["kind"] == "straggler"]
     assert noted and {record["rank"] for record in noted} == {1} and noted[0]["step"] == 40
+    assert_documented(folder)
+    # Rank 0 waits 0.25 s in each step for rank 1.
+    shares = [record["communication"] for record in records if record["kind"] == "step"]
+    assert shares and all(0 < share < 1 for share in shares) and max(shares) > 0.1
+    assert re.search(r"images/s  communication \d\d%", ended.output)
+
+    # Both ranks have warned while they built the model, rank 1 of something of its own, too.
+    assert ended.output.count("ranks 0, 1 warned: UserWarning: an old kind of layer (warning_model.py:") == 1
+    assert ended.output.count("rank 1 warned: UserWarning: little memory is left (warning_model.py:") == 1
+    assert ended.output.count("an old kind of layer") == 2, "rank 0 at once, then all together"
 
 
 def test_scaling_of_the_trainer(tmp_path):

@@ -208,8 +208,16 @@ def test_evaluate_and_predict(tmp_path):
     )
     assert found["accuracy"] == best and found["examples"] == 1000
     assert_documented(folder)
+    # The last evaluation's digits, from both ranks; then the best checkpoint's, in one process.
+    digits = json.loads((folder / "digits.json").read_text())
+    assert np.trace(digits["confusion"]) == summary(folder)["test_correct"] == 1000 - digits["wrong"]
+    assert digits["checkpoint"] == "step-00000030" and np.sum(digits["confusion"]) == 1000
     told = run([sys.executable, "-m", "hvd_mnist", "report", str(folder), "--digits", "--offline"])
     told.assert_ok()
+    if best == summary(folder)["test_accuracy"]:
+        again = json.loads((folder / "digits.json").read_text())
+        assert {each["index"] for each in again["worst"]} == {each["index"] for each in digits["worst"]}
+        assert again["confusion"] == digits["confusion"] and again["checkpoint"] == digits["checkpoint"]
     digits = json.loads((folder / "digits.json").read_text())
     confusion = np.array(digits["confusion"])
     assert confusion.sum() == digits["examples"] == 1000 and confusion.trace() == 1000 * best == 1000 - digits["wrong"]

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import hvd_mnist.keras as hvd
+from hvd_mnist import mistakes
 from hvd_mnist.evaluate import Evaluator
 
 
@@ -21,5 +22,12 @@ def test_equals_one_process(examples, batch):
     assert found.examples == examples
     assert found.correct == int((logits.argmax(1) == labels).sum())
     assert found.loss == pytest.approx(losses.mean(), rel=1e-6)
+    confusion = np.zeros((10, 10), np.int64)
+    np.add.at(confusion, (labels, logits.argmax(1)), 1)
+    np.testing.assert_array_equal(found.confusion, confusion)
+    probability = 1 / np.exp(logits - logits.max(1, keepdims=True)).sum(1)
+    expected = mistakes.worst(labels, logits.argmax(1), probability)
+    assert [each.index for each in found.worst] == [each.index for each in expected]
+    np.testing.assert_allclose([e.probability for e in found.worst], [e.probability for e in expected], rtol=1e-5)
     told = hvd.allgather([[found.correct, found.loss]]).numpy()
     assert (told == told[0]).all()
