@@ -115,8 +115,8 @@ class Console:
 
     def warn(self, text: str) -> None:
         """As ``say``, at every level: something is not as it should be, and the job goes on. A rank that does not
-        speak keeps it for ``take_warnings``."""
-        self._write(text)
+        speak keeps it for ``take_warnings``. In the log it stands after "warning: ", by which a report finds it."""
+        self._write(f"warning: {text}")
         self._print(text)
         if (self.rank == 0 or not self.speaks) and text not in self._warned and len(self._warned) < MOST_WARNINGS:
             self._warned.append(text)

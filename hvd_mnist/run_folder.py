@@ -127,7 +127,8 @@ def _forget_after(folder: Path, step: int) -> None:
     start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
     events = [
         tf.compat.v1.Event(wall_time=now, file_version="brain.Event:2"),
-        tf.compat.v1.Event(wall_time=now, step=step + 1, session_log=start),
+        # Of a folder's STARTs the first is taken for its beginning and forgets nothing; there may have been none.
+        *[tf.compat.v1.Event(wall_time=now, step=step + 1, session_log=start)] * 2,
     ]
     with tf.io.TFRecordWriter(f"{files[-1]}.start") as file:
         for event in events:

@@ -104,7 +104,8 @@ def summary(ranks: int, steps: int, lines: list[str]) -> dict:
     each = {"host": "vm", "gpu": None, "threads": 1, "cpu_seconds": 2.4, "peak_memory_mib": 585.2, "traffic": traffic}
     return {
         "schema": 1, "world_size": ranks, "launcher": "horovodrun-gloo", "backend": "Gloo", "data": "sample",
-        "data_is_sample": True, "class_names": [], "data_sha256": {"train_images": "a" * 64}, "model": "mlp", "parameters": 79510,
+        "data_is_sample": True, "class_names": [], "data_sha256": {"train_images": "a" * 64}, "model": "mlp",
+        "parameters": 79510,
         "epochs": 2.0, "steps": steps, "resumed_from_step": 0, "global_batch": 128 * ranks, "learning_rate_peak": 0.006,
         "test_accuracy": last["accuracy"], "test_correct": 865, "test_examples": 1000, "test_loss": last["loss"],
         "target_accuracy": None, "target_reached": None, "images_per_second": 1319.2, "train_seconds": 7.98,

@@ -23,7 +23,7 @@ def test_levels(level, shown, tmp_path, capsys):
     voice.close()
     assert capsys.readouterr().out.splitlines() == shown
     kept = [line.split(" ", 2)[2] for line in (tmp_path / "rank-0.log").read_text().splitlines()]
-    assert kept == ["said", "warned", "logged"], "the log file holds everything at every level"
+    assert kept == ["said", "warning: warned", "logged"], "the log file holds everything at every level"
 
 
 def test_a_rank_that_does_not_speak_is_silent_at_every_level(capsys):

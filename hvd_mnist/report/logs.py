@@ -14,7 +14,7 @@ TAIL_BYTES = 1 << 20  # of each log
 MOST_LINES = 40
 MOST_LOGS = 256
 _WORTH = re.compile(
-    r"\b(error|warning|warn|traceback|exception|failed)\b"
+    r"\b(\w*error|\w*warning|warn|traceback|exception|failed)\b"
     r"|^Timeout \(|goes on after|straggler: |waited for other ranks|told to stop",
     re.IGNORECASE,
 )
