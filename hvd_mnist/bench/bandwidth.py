@@ -63,7 +63,7 @@ class Row:
         seconds: shape [iterations], each the slowest rank's.
         cpu_seconds: per iteration, summed over ranks.
         wrong: elements of all ranks that differed from the exact answer.
-        cycle_ms: Horovod's cycle time, for which an exchange waits whatever its size; 0 without Horovod.
+        cycle_ms: Horovod's cycle time, for which an exchange waits whatever its size; 0 without Horovod, or woken.
     """
 
     backend: str

@@ -108,7 +108,8 @@ class Horovod:
         here = world.join()
         devices.pin(here.local_rank, here.local_size, here.host, devices.my_threads(here.local_size))
         self.op, self.rank, self.size, self._world = op, here.rank, here.size, world
-        self.cycle_ms = float(os.environ.get("HOROVOD_CYCLE_TIME") or 1)
+        woken = os.environ.get("HOROVOD_WAKE_ON_ENQUEUE") == "1"
+        self.cycle_ms = 0.0 if woken else float(os.environ.get("HOROVOD_CYCLE_TIME") or 1)
 
     def prepared(self, arrays, dtype) -> Prepared:
         import horovod.tensorflow as hvd
