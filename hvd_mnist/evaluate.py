@@ -9,13 +9,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hvd_mnist.data.pipeline import data_failure, evaluation_batches
+from hvd_mnist.data.pipeline import data_failure
 from hvd_mnist.data.shard import rank_slice
-from hvd_mnist.errors import NotFinite
+from hvd_mnist.errors import DataError, NotFinite
 from hvd_mnist.mistakes import Mistake, added, cells, confusion, worst, worst_of_all
 from hvd_mnist.runtime import world
-
-BATCH = 200  # a pass of the cnn over 500 images takes 110 MiB for a moment, more than its training step
 
 
 @dataclass(frozen=True)
@@ -46,19 +44,17 @@ class Evaluator:
 
     Args:
         model: gives logits [batch, classes].
-        images, labels: the whole test set, on every rank.
-        rank, size: whose part this process takes.
-        batch_size: images per forward pass.
+        batches: this rank's part of the test set, (x, y, counted) as `pipeline.evaluation_batches` gives them.
+        examples: of the whole test set.
+        rank, size: whose part it is.
         spoil: makes another data set of this rank's; fault injection does.
         gather: how the ranks' counts come together; default `world.gather_json`. A process in no job has its own.
     """
 
-    def __init__(self, model, images, labels, *, rank=0, size=1, batch_size=BATCH, spoil=None, gather=None):
-        self._expected, self._gather = len(images), gather
-        self._first = rank_slice(len(images), rank, size).start
-        self._batches = evaluation_batches(images, labels, rank=rank, size=size, batch_size=batch_size)
-        if spoil is not None:
-            self._batches = spoil(self._batches)
+    def __init__(self, model, batches: tf.data.Dataset, examples: int, *, rank=0, size=1, spoil=None, gather=None):
+        self._expected, self._gather = examples, gather
+        self._first = rank_slice(examples, rank, size).start
+        self._batches = batches if spoil is None else spoil(batches)
 
         @tf.function(reduce_retracing=True)
         def count(x, y, counted):
@@ -84,7 +80,7 @@ class Evaluator:
 
         Raises:
             NotFinite: the loss of a rank's part is NaN or infinite.
-            RuntimeError: the ranks together did not see each example once (a fault of this package).
+            DataError: the ranks together did not see so many examples as there are.
         """
         examples, correct, loss, answers, certain, classes = 0, 0, 0.0, [], [], 1
         try:
@@ -107,7 +103,7 @@ class Evaluator:
                 raise NotFinite(f"the test loss of rank {rank} on {host} is {part}", "look at the test images")
         examples, correct, loss, counts, wrong, _ = zip(*told, strict=True)
         if sum(examples) != self._expected:
-            raise RuntimeError(f"evaluated {sum(examples)} examples of {self._expected}")
+            raise DataError(f"the test set had {self._expected} examples at the start, and {sum(examples)} now")
         return Evaluation(
             sum(examples), sum(correct), sum(loss) / sum(examples), added(counts, classes), worst_of_all(wrong)
         )

@@ -103,7 +103,7 @@ def record(evaluation, arrays: Arrays, by: str) -> dict:
                 "probability": round(each.probability, 4),
                 "png": as_png(arrays.test_images[each.index]),
             }
-            for each in evaluation.worst
+            for each in (evaluation.worst if arrays.test_images is not None else ())  # a `Stream` keeps no image
         ],
     }
 
@@ -132,7 +132,8 @@ def write(run: str | Path, *, data: str | None = None, offline: bool = False, no
     from hvd_mnist.evaluate import Evaluator
 
     model = checkpoint.load_model(found.path, notify=notify)
-    alone = Evaluator(model, arrays.test_images, arrays.test_labels, gather=lambda value, name: [value])
+    part = arrays.test_batches(rank=0, size=1)
+    alone = Evaluator(model, part, arrays.test_examples, gather=lambda value, name: [value])
     write_json(run / FILE, record(alone(), arrays, found.path.name))
     return run / FILE
 

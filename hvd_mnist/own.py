@@ -16,13 +16,13 @@ def is_own(name: str) -> bool:
     return ":" in name and not os.path.exists(name)
 
 
-def function(name: str, option: str, expected: str) -> Callable:
+def function(name: str, option: str, *expected: str) -> Callable:
     """The function, from the folder where the command was typed or from what is installed.
 
     Args:
         name: ``package.module:function``.
         option: the flag it was given with, for errors.
-        expected: its signature, for errors, as in ``build(input_shape, classes)``.
+        expected: its signature, as in ``build(input_shape, classes)``; or several that are welcome.
 
     Raises:
         UsageError: no such module or function, the module fails while it is imported, or it takes other arguments.
@@ -30,7 +30,7 @@ def function(name: str, option: str, expected: str) -> Callable:
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute.isidentifier():
         raise UsageError(
-            f"{option} {name}: expected MODULE:FUNCTION", f"{option} my_module:{expected.partition('(')[0]}"
+            f"{option} {name}: expected MODULE:FUNCTION", f"{option} my_module:{expected[0].partition('(')[0]}"
         )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -50,17 +50,24 @@ def function(name: str, option: str, expected: str) -> Callable:
         functions = [each for each, value in vars(module).items() if inspect.isfunction(value) and each[0] != "_"]
         there = f"has {', '.join(functions[:6])}" if functions else "has no functions"
         raise UsageError(
-            f"{option} {name}: no function {attribute} in {module.__file__}, which {there}", f"def {expected}"
+            f"{option} {name}: no function {attribute} in {module.__file__}, which {there}", f"def {expected[0]}"
         )
+    if not any(takes(found, each) for each in expected):
+        raise UsageError(
+            f"{option} {name}: takes {inspect.signature(found)}, expected to be called as {' or '.join(expected)}",
+            f"def {expected[0]}: ...",
+        )
+    return found
+
+
+def takes(found: Callable, expected: str) -> bool:
+    """Can it be called with the arguments of this signature?"""
     wanted = [word.strip() for word in expected.partition("(")[2].rstrip(")").split(",") if word.strip()]
     try:
         inspect.signature(found).bind(*wanted)
     except TypeError:
-        raise UsageError(
-            f"{option} {name}: takes {inspect.signature(found)}, expected to be called as {expected}",
-            f"def {expected}: ...",
-        ) from None
-    return found
+        return False
+    return True
 
 
 def call(name: str, option: str, expected: str, *arguments):

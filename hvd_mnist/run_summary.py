@@ -23,7 +23,7 @@ def effective_settings(
     size, passes = here.size, config.accumulate
     scaling = {"linear": f" x {size}", "sqrt": f" x sqrt({size})", "none": ""}[config.lr_scaling]
     batch = f"{global_batch // size // passes} a rank x {size}" + (f" x {passes} passes" if passes > 1 else "")
-    images = f"{len(arrays.train_images)} + {len(arrays.test_images)} images"
+    images = f"{arrays.train_examples} + {arrays.test_examples} images"
     wire = "uncompressed" if config.compression == "none" else f"{config.compression} on the wire"
     return [
         ("job", f"{count(size, 'rank')} on {count(here.cross_size, 'host')}, {here.backend}"),
@@ -32,7 +32,7 @@ def effective_settings(
         ("data", f"{arrays.name}: {images}" + (" (a sample)" if arrays.is_sample else "")),
         ("from", arrays.origin),
         *([("classes", ", ".join(arrays.class_names))] if arrays.class_names else []),
-        ("epoch", shard.remainder_rule(len(arrays.train_images), global_batch)),
+        ("epoch", shard.remainder_rule(arrays.train_examples, global_batch)),
         ("model", f"{config.model}, {model.count_params()} parameters, {config.precision}"),
         ("global batch", f"{batch} = {global_batch}"),
         ("steps", f"{total} ({total / per_epoch:g} epochs of {per_epoch})"),

@@ -3,7 +3,7 @@
     hvd-mnist launch -np 2 --min-np 1 --max-np 4 --host-discovery-script ./hosts.sh -- train --elastic
     horovodrun --gloo -np 2 --min-np 1 --max-np 4 --host-discovery-script ./hosts.sh hvd-mnist train --elastic
 
-The story is that of train.py, in another order. Whatever needs no other rank comes first, since others may be
+The story is that of trainer.py, in another order. Whatever needs no other rank comes first, since others may be
 waiting for this one; then ranks join; then ``go`` trains from wherever the committed state stands, and is called
 again after each change of ranks. Where the run stands is counted in examples, which mean the same to any number of
 ranks: the epoch, and how many places of its order are done. Rate, steps and shards follow from that (``terms``).
@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hvd_mnist import __version__, checkpoint, mistakes, own, train
+from hvd_mnist import __version__, checkpoint, mistakes, own, trainer
 from hvd_mnist.config import TrainConfig
 from hvd_mnist.console import Console, count, library_defaults, progress_words
 from hvd_mnist.data import shard, sources
@@ -144,8 +144,8 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
                 f"{config.reset_limit}",
                 "see which hosts fail; then the same command with --resume auto, or a larger --reset-limit",
             )
-        train.check_same_command(config)
-        train.check_own_gpus(here, gpu)
+        trainer.check_same_command(config)
+        trainer.check_own_gpus(here, gpu)
         agreement.agree(
             {
                 **agreement.own_code(own.files(config.data, config.model)),
@@ -184,7 +184,13 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
         finite = hvd.callbacks.TerminateOnNaN(run / "logs", hint="lower --learning-rate, or raise --warmup-epochs")
         finite.set_model(model)
         averages = hvd.callbacks.MetricAverageCallback()
-        evaluator = Evaluator(model, arrays.test_images, arrays.test_labels, rank=here.rank, size=here.size)
+        evaluator = Evaluator(
+            model,
+            arrays.test_batches(rank=here.rank, size=here.size),
+            arrays.test_examples,
+            rank=here.rank,
+            size=here.size,
+        )
         evaluation = None
 
         def save(accuracy):
@@ -322,7 +328,7 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
         mine.stepped_at, mine.step, mine.size, mine.was_reset = time.monotonic(), state.step, here.size, False
 
     def read_newest(here, run, console):
-        return train.restore(run / "checkpoints", model, config, console) if here.is_root else None
+        return trainer.restore(run / "checkpoints", model, config, console) if here.is_root else None
 
     def summary_of(here, now, evaluation):
         own = {
@@ -390,7 +396,7 @@ def claim(mine: Here, run: Path, patient: bool) -> None:
 
 
 def resume(state, found: dict | None) -> None:
-    """Put ``state`` where a checkpoint stands; one that train.py wrote counts steps, and is converted."""
+    """Put ``state`` where a checkpoint stands; one that trainer.py wrote counts steps, and is converted."""
     if found is None:
         return
     if "samples" in found:
@@ -398,7 +404,7 @@ def resume(state, found: dict | None) -> None:
     else:
         state.epoch, rest = divmod(found["step"], found["steps_per_epoch"])
         state.samples = rest * found["global_batch"]
-    state.step, state.best_accuracy = train.updates_in(found), found["best_accuracy"]
+    state.step, state.best_accuracy = trainer.updates_in(found), found["best_accuracy"]
 
 
 def checkpoint_state(config: TrainConfig, state, now: Terms, data_sha256: str) -> dict:

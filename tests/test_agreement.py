@@ -48,6 +48,6 @@ def test_software_of_this_process_names_what_matters():
     found = software(script=True)
     assert {"python", "tensorflow", "keras", "numpy"} <= set(found["version"])
     assert "tensorflow-cpu" not in found["version"]
-    assert {"hvd_mnist/train.py", "hvd_mnist/keras/optimizer.py"} <= set(found["code"])
+    assert {"hvd_mnist/trainer.py", "hvd_mnist/keras/optimizer.py"} <= set(found["code"])
     assert not any("launch" in name for name in found["code"])
     assert software(script=True) == found

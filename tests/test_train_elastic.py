@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvd_mnist import train
+from hvd_mnist import trainer
 from hvd_mnist.config import TrainConfig
 from hvd_mnist.console import Console
 from hvd_mnist.data import shard
@@ -69,15 +69,15 @@ def test_a_checkpoint_says_where_the_run_stands():
     assert vars(again) == vars(state)
     resume(again, None)
     assert vars(again) == vars(state)
-    # One that train.py wrote counts steps: 2 epochs of 31, and 8 steps of 128.
+    # One that trainer.py wrote counts steps: 2 epochs of 31, and 8 steps of 128.
     resume(again, {"step": 70, "steps_per_epoch": 31, "global_batch": 128, "best_accuracy": None})
     assert (again.epoch, again.samples, again.step) == (2, 8 * 128, 70)
 
 
 def test_the_other_trainer_refuses_such_a_checkpoint(monkeypatch, tmp_path):
     """It counts steps, which had different numbers of examples here."""
-    monkeypatch.setattr(train.checkpoint, "latest", lambda folder, notify: SimpleNamespace(path=tmp_path))
-    monkeypatch.setattr(train.checkpoint, "load_state", lambda path: {"samples": 1300, "step": 70})
+    monkeypatch.setattr(trainer.checkpoint, "latest", lambda folder, notify: SimpleNamespace(path=tmp_path))
+    monkeypatch.setattr(trainer.checkpoint, "load_state", lambda path: {"samples": 1300, "step": 70})
     console = Console(speaks=False)
     with pytest.raises(CheckpointError, match="is of an elastic run"):
-        train.restore(tmp_path, None, TrainConfig(resume="auto", run_dir=str(tmp_path)), console)
+        trainer.restore(tmp_path, None, TrainConfig(resume="auto", run_dir=str(tmp_path)), console)

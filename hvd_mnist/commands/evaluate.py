@@ -22,16 +22,16 @@ def evaluate(checkpoint, data, offline, batch_size, as_json):
     """Test accuracy of CHECKPOINT: a run folder (its best checkpoint), a checkpoint folder or a .keras file."""
     os.environ.update({**library_defaults(), **os.environ})
     from hvd_mnist.checkpoint import load_model
-    from hvd_mnist.data.sources import load
+    from hvd_mnist.data.stream import load
     from hvd_mnist.evaluate import Evaluator
     from hvd_mnist.runtime import world
 
     model = load_model(checkpoint)
-    arrays = load(data, offline=offline)
     here = world.join()
-    found = Evaluator(
-        model, arrays.test_images, arrays.test_labels, rank=here.rank, size=here.size, batch_size=batch_size
-    )()
+    arrays = load(data, rank=here.rank, size=here.size, seed=1, offline=offline, notify=click.echo)
+    arrays = arrays.with_all_ranks(("test",))
+    batches = arrays.test_batches(rank=here.rank, size=here.size, batch_size=batch_size)
+    found = Evaluator(model, batches, arrays.test_examples, rank=here.rank, size=here.size)()
     world.leave()
     if not here.is_root:
         return

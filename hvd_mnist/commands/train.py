@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from hvd_mnist.commands.options import GroupedHelp, config_from, config_options
@@ -24,24 +22,6 @@ def train(ctx, **_):
     of --config; a flag wins over the environment, the environment over the file.
     """
     config, sources = config_from(ctx)
-    from hvd_mnist.runtime.ending import end_job_on_error
+    from hvd_mnist import api
 
-    if config.elastic:
-        from hvd_mnist.train_elastic import train_elastic as run
-    else:
-        from hvd_mnist.train import train as run
-
-    with end_job_on_error(_size, _rank):
-        run(config, sources)
-
-
-def _hvd():
-    return sys.modules.get("horovod.tensorflow")
-
-
-def _size() -> int:
-    return _hvd().size() if _hvd() and _hvd().is_initialized() else 1
-
-
-def _rank() -> int:
-    return _hvd().rank() if _hvd() and _hvd().is_initialized() else 0
+    api.train(config, sources)

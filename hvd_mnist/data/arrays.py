@@ -13,7 +13,10 @@ from hvd_mnist.data.catalogue import KNOWN, Known, check_hashes
 from hvd_mnist.data.files import digest
 from hvd_mnist.data.mapped import stamp_of
 from hvd_mnist.data.records import Records
+from hvd_mnist.data.shard import epoch_permutation, step_indices
 from hvd_mnist.errors import DataError
+
+TEST_BATCH = 200  # a pass of the cnn over 500 images takes 110 MiB for a moment, more than its training step
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,40 @@ class Arrays:
                 f"{self.mapped} on {socket.gethostname()} was written into while it was trained on ({wrong.message})",
                 "go on from the newest checkpoint with --resume auto; put a new file there by renaming it",
             ) from None
+
+    @property
+    def train_examples(self) -> int:
+        return len(self.train_images)
+
+    @property
+    def test_examples(self) -> int:
+        return len(self.test_images)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """height, width, channels."""
+        return (*self.train_images.shape[1:], 1)[:3]
+
+    def with_all_ranks(self, parts=("train", "test")) -> Arrays:
+        """Itself: each rank has the whole, and no rank must be asked (`stream.Stream` does)."""
+        return self
+
+    def train_batches(self, **place):
+        """One rank's batches of one epoch: `pipeline.batches`."""
+        from hvd_mnist.data.pipeline import batches
+
+        return batches(self.train_images, self.train_labels, **place)
+
+    def test_batches(self, *, rank: int, size: int, batch_size: int = TEST_BATCH):
+        """One rank's part of the test set: `pipeline.evaluation_batches`."""
+        from hvd_mnist.data.pipeline import evaluation_batches
+
+        return evaluation_batches(self.test_images, self.test_labels, rank=rank, size=size, batch_size=batch_size)
+
+    def sample_ids(self, *, seed: int, epoch: int, step: int, rank: int, size: int, batch_size: int) -> np.ndarray:
+        """Places in ``train_images`` of one rank's batch."""
+        order = epoch_permutation(self.train_examples, seed, epoch)
+        return step_indices(order, step, rank, size, batch_size)
 
 
 def checked(

@@ -72,7 +72,7 @@ def batches(
         if augment == "shift":
             span = step_span(int(step), rank, size, batch_size, start)
             pixels = shifted(pixels, epoch_shifts(span.start, span.stop, seed, epoch, REACH))
-        return _scaled(pixels, kind), labels[chosen]
+        return scaled(pixels, kind), labels[chosen]
 
     return _dataset(batch, first_step, steps, [(dtype, (batch_size, *_shape(images))), ("int64", (batch_size,))])
 
@@ -100,7 +100,7 @@ def evaluation_batches(
         pixels = np.zeros((batch_size, *images.shape[1:]), np.uint8)
         answers = np.zeros(batch_size, np.int64)
         pixels[:here], answers[:here] = images[chosen], labels[chosen]
-        return _scaled(pixels, kind), answers, np.arange(batch_size) < here
+        return scaled(pixels, kind), answers, np.arange(batch_size) < here
 
     kinds = [(dtype, (batch_size, *_shape(images))), ("int64", (batch_size,)), ("bool", (batch_size,))]
     return _dataset(batch, 0, -(-longest // batch_size), kinds)
@@ -139,10 +139,13 @@ def shifted(images: np.ndarray, shifts: np.ndarray, reach: int = REACH) -> np.nd
     return moved if images.ndim == 3 else np.moveaxis(moved, 1, -1)  # the windows put channels first
 
 
-def _scaled(pixels: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def scaled(pixels: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """0..255 to 0..1, divided in float32 whatever the type, with a last axis for the channels."""
-    scaled = np.divide(pixels, 255, dtype=np.float32).astype(dtype, copy=False)
-    return scaled if scaled.ndim == 4 else scaled[..., np.newaxis]
+    return channels_last(np.divide(pixels, 255, dtype=np.float32).astype(dtype, copy=False))
+
+
+def channels_last(images: np.ndarray) -> np.ndarray:
+    return images if images.ndim == 4 else images[..., np.newaxis]
 
 
 def _shape(images: np.ndarray) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ many processes of a host start at once, one of them downloads and the others wai
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
 import shutil
 import socket
@@ -35,9 +36,10 @@ from hvd_mnist.data.catalogue import KNOWN, Known, check_hashes
 from hvd_mnist.data.files import ARRAYS, read_idx, read_npz, write_npz
 from hvd_mnist.data.lock import only_one
 from hvd_mnist.data.mapped import map_npz, on_this_host, stamp_of
-from hvd_mnist.errors import DataError
+from hvd_mnist.errors import DataError, UsageError
 
 Notify = Callable[[str], None]
+STREAM = "load(rank, size, epoch, seed)"  # gives each rank a tf.data.Dataset
 
 
 def _to_stderr(line: str) -> None:
@@ -64,8 +66,14 @@ def load(
 
     Raises:
         DataError: the data set is missing, broken, not to be had, or unknown.
+        UsageError: a function of yours takes other arguments, or raised; or it gives a tf.data.Dataset (`stream.load`).
     """
     if own.is_own(name_or_path):
+        if is_stream(name_or_path):
+            raise UsageError(
+                f"--data {name_or_path} gives each rank a tf.data.Dataset, for train (not --elastic) and evaluate",
+                "def load(): return (x_train, y_train), (x_test, y_test)",
+            )
         return checked(name_or_path, _from_own(name_or_path), name_or_path)
     if name_or_path in KNOWN:
         return _load_known(name_or_path, cache or cache_folder(), offline, wait_limit, notify)
@@ -86,18 +94,18 @@ def load(
 
 
 def _load_folder(name: str, path: Path) -> Arrays:
-    if image_folder.is_image_folder(path):
-        arrays, classes = image_folder.read_image_folder(path)
-        return checked(name, arrays, f"pictures in {path}", class_names=classes)
+    if any(path.glob("*ubyte*")):
+        return checked(name, _read_idx_folder(path), f"IDX files in {path}")
     if records.record_files(path, "train"):
         arrays, sha256 = records.read_records(path)
         return checked(name, arrays, f"TFRecord files in {path}", sha256=sha256)
-    if not any(path.glob("*ubyte*")):
-        raise DataError(
-            f"{path}: no data in it: neither train/<class>/*.png, nor train*.tfrecord, nor train-images-idx3-ubyte",
-            "docs/data.md has the forms of a folder",
-        )
-    return checked(name, _read_idx_folder(path), f"IDX files in {path}")
+    if image_folder.is_image_folder(path):
+        arrays, classes = image_folder.read_image_folder(path)
+        return checked(name, arrays, f"pictures in {path}", class_names=classes)
+    raise DataError(
+        f"{path}: no data in it: neither train/<class>/*.png, nor train*.tfrecord, nor train-images-idx3-ubyte",
+        "docs/data.md has the forms of a folder",
+    )
 
 
 def cache_folder() -> Path:
@@ -263,6 +271,12 @@ def _read_idx_folder(folder: Path) -> dict[str, np.ndarray]:
             raise DataError(f"{folder}: no {usual} or {usual}.gz in it; a folder of IDX files holds four")
         arrays[array] = read_idx(found, dimensions)
     return arrays
+
+
+def is_stream(name: str) -> bool:
+    """Is it a function that gives each rank a tf.data.Dataset?"""
+    found, stream = own.function(name, "--data", "load()", STREAM), ["rank", "size", "epoch", "seed"]
+    return list(inspect.signature(found).parameters) == stream or not own.takes(found, "load()")
 
 
 def _from_own(name: str) -> dict[str, np.ndarray]:

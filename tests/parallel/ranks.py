@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+import zipfile
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,3 +93,15 @@ def end_tree(pid: int) -> None:
 def train(*options: str, **settings) -> Ended:
     """``hvd-mnist train`` with the options given."""
     return run([sys.executable, "-m", "hvd_mnist", "train", *options], **settings)
+
+
+def arrays_of(checkpoint: Path) -> dict:
+    """All arrays of a checkpoint's model.keras, model and optimizer, by their place in it; without TensorFlow."""
+    import h5py
+
+    with zipfile.ZipFile(checkpoint / "model.keras") as archive:
+        content = archive.read("model.weights.h5")
+    found = {}
+    with h5py.File(io.BytesIO(content)) as file:
+        file.visititems(lambda name, item: found.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None)
+    return found

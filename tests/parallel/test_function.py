@@ -1,4 +1,4 @@
-"""``hvd_mnist.run``: a function of this test on two ranks."""
+"""``hvd_mnist.run``: a function of this test on two ranks (with ``hvd_mnist.train`` in it: test_examples.py)."""
 
 import pytest
 

@@ -1,11 +1,12 @@
-"""A model and data of a user's own, with batch normalization, on two ranks."""
+"""A model and data of a user's own, with batch normalization, on two ranks; a tf.data.Dataset for each rank."""
 
 import json
+import shutil
 import sys
 
 import pytest
 
-from tests.parallel.ranks import run, train
+from tests.parallel.ranks import arrays_of, run, train
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -35,3 +36,42 @@ def test_wrong_functions_are_one_line(tmp_path):
     assert ended.status == 2
     assert "takes (), expected to be called as build(input_shape, classes)" in ended.output
     assert "Traceback" not in ended.output
+
+
+def test_a_dataset_for_each_rank(tmp_path):
+    """Parts of 106 and 105 examples, 10 steps an epoch, stopped after 14; then again from step 5, of epoch 1."""
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    options = ["--data", "tests.parallel.stream_functions:load", "--model", "mlp", "--batch-size", "10"]
+    options += ["--steps", "14"]
+    options += ["--checkpoint-every", "5", "--keep", "9", "--threads", "1", "--no-tensorboard", "--resume", "auto"]
+    ended = train(*options, "--run-dir", str(whole), launcher="gloo", np=2)
+    ended.assert_ok()
+    found = json.loads((whole / "summary.json").read_text())
+    assert found["test_examples"] == 33 and found["epochs"] == 1.4 and found["proof"]["held"]
+    told = json.loads((whole / "config.json").read_text())["effective"]
+    assert "211 over all ranks, of which 105 each are used in an epoch" in told["from"]
+    told = run([sys.executable, "-m", "hvd_mnist", "evaluate", str(whole), "--data", options[1], "--json"])
+    told.assert_ok()  # one process has the whole test set
+    alone = json.loads(told.output.strip().splitlines()[-1])
+    best = max(json.loads(line)["correct"] for line in lines(whole) if '"evaluation"' in line)
+    assert alone["examples"] == 33 and alone["correct"] == best
+    shutil.copytree(whole, again)
+    shutil.rmtree(again / "checkpoints" / "step-00000014")
+    ended = train(*options, "--run-dir", str(again), launcher="gloo", np=2)
+    ended.assert_ok()
+    assert "resuming from step-00000005" in ended.output and "reading past 50 examples a rank" in ended.output
+    mine, theirs = (arrays_of(folder / "checkpoints" / "step-00000014") for folder in (again, whole))
+    assert list(mine) == list(theirs) and all((mine[name] == theirs[name]).all() for name in mine)
+
+
+def lines(folder):
+    return (folder / "metrics.jsonl").read_text().splitlines()
+
+
+def test_datasets_that_would_go_wrong_end_all_ranks(tmp_path):
+    options = ["--model", "mlp", "--batch-size", "10", "--epochs", "2", "--no-tensorboard", "--run-dir", str(tmp_path)]
+    ended = train("--data", "tests.parallel.stream_functions:same_for_all", *options, launcher="gloo", np=2)
+    assert ended.status == 4 and "gave the same first train examples to ranks 0 and 1" in ended.output
+    ended = train("--data", "tests.parallel.stream_functions:fewer_later", *options, launcher="gloo", np=2)
+    assert ended.status == 4, ended.output[-3000:]
+    assert "rank 1 on " in ended.output and "gave rank 1 fewer examples in epoch 2 than in epoch 1" in ended.output

@@ -6,6 +6,7 @@ import pytest
 
 import hvd_mnist.keras as hvd
 from hvd_mnist import mistakes
+from hvd_mnist.data.pipeline import evaluation_batches
 from hvd_mnist.evaluate import Evaluator
 
 
@@ -15,7 +16,8 @@ def test_equals_one_process(examples, batch):
     model = keras.Sequential([keras.Input((6, 6, 1)), keras.layers.Flatten(), keras.layers.Dense(10)])
     data = np.random.default_rng(0)
     images, labels = data.integers(0, 256, (examples, 6, 6), np.uint8), data.integers(0, 10, examples)
-    found = Evaluator(model, images, labels, rank=hvd.rank(), size=hvd.size(), batch_size=batch)()
+    part = evaluation_batches(images, labels, rank=hvd.rank(), size=hvd.size(), batch_size=batch)
+    found = Evaluator(model, part, examples, rank=hvd.rank(), size=hvd.size())()
     logits = np.asarray(model(images[..., None].astype(np.float32) / np.float32(255)), np.float64)
     picked = logits[np.arange(examples), labels]
     losses = np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1)) + logits.max(1) - picked

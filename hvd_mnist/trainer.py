@@ -22,7 +22,7 @@ from hvd_mnist import __version__, checkpoint, mistakes, own
 from hvd_mnist.cluster.identity import identity_from
 from hvd_mnist.config import TrainConfig
 from hvd_mnist.console import Console, count, library_defaults
-from hvd_mnist.data import shard, sources
+from hvd_mnist.data import shard
 from hvd_mnist.errors import CheckpointError, Preempted, UsageError
 from hvd_mnist.faults import Faults
 from hvd_mnist.run_folder import SCHEMA, Records, default_name, write_json
@@ -39,7 +39,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         knob_sources: for each knob, where its value came from; recorded in config.json.
 
     Returns:
-        The summary, as in RUN/summary.json, the same on every rank.
+        The summary, as in RUN/summary.json, the same on every rank but for its seconds.
 
     Raises:
         HvdMnistError: one of the tree; ReplicasDiffer if the proof fails.
@@ -69,6 +69,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
 
     import hvd_mnist.keras as hvd
     from hvd_mnist import injection, models
+    from hvd_mnist.data import stream
     from hvd_mnist.evaluate import Evaluator
     from hvd_mnist.keras.replicas import layout
     from hvd_mnist.keras.step_clock import clock_of
@@ -102,20 +103,19 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
 
     def read_data():
         faults.read_data("step", 0)
-        return sources.load(config.data, offline=config.offline, notify=console.say)
+        mine = {"rank": here.rank, "size": here.size, "seed": config.seed}
+        return stream.load(config.data, **mine, offline=config.offline, notify=console.say)
 
-    arrays = world.on_every_rank(read_data, "data")
-    examples = len(arrays.train_images)
+    arrays = world.on_every_rank(read_data, "data").with_all_ranks()
     batch = config.rank_batch(here.size)
     global_batch = batch * here.size * config.accumulate
-    per_epoch = shard.steps_per_epoch(examples, global_batch)
+    per_epoch = shard.steps_per_epoch(arrays.train_examples, global_batch)
     total = config.steps or per_epoch * config.epochs
     if config.autotune and total < autotune.steps():
         console.warn(f"--autotune takes about {autotune.steps()} steps to settle, this run has {total}")
 
     # -- Build the model ---------------------------------------------------------------------------------------
-    image_shape = arrays.train_images.shape[1:]
-    model = models.build(config.model, (*image_shape, 1)[:3], arrays.classes, dropout=config.dropout)
+    model = models.build(config.model, arrays.image_shape, arrays.classes, dropout=config.dropout)
 
     # -- Distribute the optimizer: hvd_mnist/keras/optimizer.py averages the gradients --------------------------
     peak = scaled_rate(config.learning_rate, here.size, config.lr_scaling)
@@ -217,9 +217,10 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     def note_straggler(slow, host):
         records.write("straggler", progress.step, rank=slow.rank, host=host, factor=slow.factor, windows=slow.windows)
 
+    share = {"seed": config.seed, "rank": here.rank, "size": here.size, "batch_size": batch}
+
     def samples_of(epoch, first):
-        order = shard.epoch_permutation(examples, config.seed, epoch)
-        return lambda number: shard.step_indices(order, first + number, here.rank, here.size, batch)
+        return lambda number: arrays.sample_ids(epoch=epoch, step=first + number, **share)
 
     def close():
         ending.stop_watching()
@@ -254,15 +255,15 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     injected = [injection.InjectFaults(faults, progress)] if faults else []
     evaluator = Evaluator(
         model,
-        arrays.test_images,
-        arrays.test_labels,
+        arrays.test_batches(rank=here.rank, size=here.size),
+        arrays.test_examples,
         rank=here.rank,
         size=here.size,
         spoil=lambda dataset: injection.in_evaluation(faults, dataset, lambda: progress.step),
     )
     evaluation, reached = None, False
     started, cpu_started, traffic_started = time.perf_counter(), time.process_time(), traffic.counters()
-    from hvd_mnist.data.pipeline import batches, data_failure
+    from hvd_mnist.data.pipeline import data_failure
 
     with preemption, console.progress(total, done):
         injection.reach(faults, "step", 0, model)
@@ -274,17 +275,12 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
             if patience.is_over:  # before this job
                 break
             passes = config.accumulate
-            dataset = batches(
-                arrays.train_images,
-                arrays.train_labels,
-                seed=config.seed,
+            dataset = arrays.train_batches(
                 epoch=epoch,
                 first_step=first * passes,
                 steps=(last - first) * passes,
-                rank=here.rank,
-                size=here.size,
-                batch_size=batch,
                 augment=config.augment,
+                **share,
             )
             dataset = injection.in_batches(faults, dataset, epoch * per_epoch + first + 1, passes)
             progress.begin_epoch(epoch, first)
