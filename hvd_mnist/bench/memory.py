@@ -29,7 +29,7 @@ ACTS = (
     ("Horovod's start", "hvd_mnist.runtime.world", "join"),
     ("data", "hvd_mnist.data.sources", "load"),
     ("model", "hvd_mnist.models", "build"),
-    ("the optimizer's variables", "hvd_mnist.train", "restore"),
+    ("the optimizer's variables", "hvd_mnist.trainer", "restore"),
     ("the same start on every rank", "hvd_mnist.keras.callbacks", "BroadcastGlobalVariablesCallback.broadcast"),
     ("steps", "keras", "Model.fit"),
     ("evaluation", "hvd_mnist.evaluate", "Evaluator.__call__"),
@@ -98,7 +98,7 @@ def measure(config) -> list[Row]:
     import horovod.tensorflow  # noqa: F401
 
     import hvd_mnist.keras  # noqa: F401
-    from hvd_mnist.train import train
+    from hvd_mnist.trainer import train
 
     marks.mark("import Horovod and the trainer")
     for act in ACTS:

@@ -13,12 +13,3 @@ def load(rank, size, epoch, seed):
         picture[3 * label : 3 * label + 3] += 150
     dataset = tf.data.Dataset.from_tensor_slices((pictures, labels)).shard(size, rank)
     return dataset if epoch is None else dataset.shuffle(200, seed=seed + epoch)
-
-
-def same_for_all(rank, size, epoch, seed):
-    return load(0, 1, epoch, seed)
-
-
-def fewer_later(rank, size, epoch, seed):
-    """Rank 1 has too little in its second epoch: the others must not wait for it."""
-    return load(rank, size, epoch, seed).take(50 if rank == 1 and epoch == 1 else -1)
