@@ -132,6 +132,21 @@ def test_compression(name, tolerance):
 
 
 @pytest.mark.parametrize(
+    "name, predivide, expected",
+    [("none", 1, 60_000.0), ("bf16", 1, 59_904.0), ("fp16", 1, None), ("fp16", max(2, hvd.size()), 60_000.0)],
+)
+def test_a_sum_beyond_the_range_of_fp16_is_infinite_and_seen(name, predivide, expected):
+    """fp16 ends at 65 504 and is summed before it is divided; what overflows is infinite on all ranks, never wrong."""
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(1.0), compression=getattr(hvd.Compression, name), gradient_predivide_factor=predivide
+    )
+    variable = keras.Variable(np.zeros(2, np.float32))
+    (mean,) = optimizer.average_gradients([tf.constant([60_000.0, 1.0])], [variable])
+    overflows = expected is None and hvd.size() > 1
+    np.testing.assert_allclose(mean.numpy(), [np.inf if overflows else expected or 60_000.0, 1.0], rtol=2e-3)
+
+
+@pytest.mark.parametrize(
     "settings", [{"groups": 2}, {"num_groups": 3}, {"groups": 100}, {"gradient_predivide_factor": 2.0}]
 )
 def test_groups_and_predivide_change_nothing(settings):
