@@ -57,3 +57,21 @@ def test_rows_are_told_and_written(tmp_path, monkeypatch, capsys):
     told = tmp_path / "targets.json"
     assert targets.run((), targets.Setting(), str(told)) == rows
     assert "at least 0.95 x" in capsys.readouterr().out and '"met": true' in told.read_text()
+
+
+def test_sides_are_measured_in_turn_and_compared(monkeypatch):
+    asked = []
+
+    def answer(*words):
+        theirs = "other" in words
+        asked.append("theirs" if theirs else "ours")
+        assert words[-4:] == ("--blocks", "4", "--steps", "10")
+        if theirs:
+            return '{"name": "x", "cpu_ms": 30.0, "wall_ms": 10.0}'
+        return '{"cpu": {"ours": {"ms": 20.0}}, "wall": {"ours": {"ms": 20.0}}}'
+
+    monkeypatch.setattr(targets, "child", answer)
+    wall, cpu = targets._against(targets.Setting(repeats=2), ("other",), 1.1, lambda told: told["name"])
+    assert asked == ["ours", "theirs", "theirs", "ours"]
+    assert (wall.value, wall.met, cpu.value, cpu.met) == (0.5, False, 1.5, True)
+    assert cpu.what == "cnn, 2 ranks, images a CPU second against x" and cpu.samples == (1.5, 1.5)

@@ -137,38 +137,32 @@ def torch(setting: Setting) -> list[Found]:
     """Images a CPU second and a second, of our step and of PyTorch's DDP, in turn."""
     if setting.torch is None:
         return []
-    ours, theirs = [], []
+    words = (setting.torch, "-m", "torch.distributed.run", "--nproc-per-node", "2", torch_ddp.__file__)
+    return _against(setting, words, 1.10, lambda told: f"PyTorch {told['torch']} DDP")
+
+
+def tf_distribute(setting: Setting) -> list[Found]:
+    """The same against tf.distribute.MirroredStrategy: one process with two replicas, a thread each."""
+    words = (sys.executable, "-m", "hvd_mnist.bench.tf_distribute")
+    return _against(setting, words, 1.0, lambda told: f"MirroredStrategy of TensorFlow {told['tensorflow']}")
+
+
+def _against(setting: Setting, theirs: tuple[str, ...], wish: float, name: Callable[[dict], str]) -> list[Found]:
+    """Our step and that of another program, which prints ``cpu_ms`` and ``wall_ms`` as ours does, in turn."""
     blocks = ("--blocks", "4", "--steps", "10")
+    ours = (*RANKS, sys.executable, "-m", "hvd_mnist.bench.overhead", "--sides", "ours", *blocks)
+    told: dict[tuple[str, ...], list[dict]] = {ours: [], theirs: []}
     for repeat in range(setting.repeats):
-        sides: list[Callable[[], None]] = [
-            lambda: ours.append(
-                json_in(child(*RANKS, sys.executable, "-m", "hvd_mnist.bench.overhead", "--sides", "ours", *blocks))
-            ),
-            lambda: theirs.append(
-                json_in(
-                    child(
-                        setting.torch,
-                        "-m",
-                        "torch.distributed.run",
-                        "--nproc-per-node",
-                        "2",
-                        torch_ddp.__file__,
-                        *blocks,
-                    )
-                )
-            ),
-        ]
-        for run in sides[:: 1 if repeat % 2 == 0 else -1]:
-            run()
+        for words in list(told)[:: 1 if repeat % 2 == 0 else -1]:
+            told[words].append(json_in(child(*words, *(() if words is ours else blocks))))
     found = []
     for clock, what in (("wall", "images a second"), ("cpu", "images a CPU second")):
-        mine, other = [each[clock]["ours"]["ms"] for each in ours], [each[f"{clock}_ms"] for each in theirs]
+        mine = [each[clock]["ours"]["ms"] for each in told[ours]]
+        other = [each[f"{clock}_ms"] for each in told[theirs]]
         ratios = tuple(round(b / a, 3) for a, b in zip(mine, other, strict=True))
         note = f"{statistics.median(mine):.0f} ms a step and rank against {statistics.median(other):.0f}"
-        found.append(
-            Found(f"cnn, 2 ranks, {what} against PyTorch {theirs[0]['torch']} DDP", statistics.median(ratios), 1.10,
-                  True, "x", ratios, note)
-        )  # fmt: skip
+        row = f"cnn, 2 ranks, {what} against {name(told[theirs][0])}"
+        found.append(Found(row, statistics.median(ratios), wish, True, "x", ratios, note))
     return found
 
 
@@ -246,6 +240,7 @@ ROWS: dict[str, Callable[[Setting], list[Found]]] = {
     "allreduce": allreduce,
     "exposed": exposed,
     "torch": torch,
+    "tf-distribute": tf_distribute,
     "recipe": recipe,
     "start": start,
     "memory": memory,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-ROWS = ("allreduce", "exposed", "torch", "recipe", "start", "memory")
+ROWS = ("allreduce", "exposed", "torch", "tf-distribute", "recipe", "start", "memory")
 
 
 @click.command()
