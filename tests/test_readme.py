@@ -44,6 +44,9 @@ ELSEWHERE = {
     "hvd-mnist train --model examples.tiny_resnet:build --data examples.tiny_resnet:load --augment none": (
         "tests/parallel/test_own_model.py::test_example_trains_and_its_saved_model_is_the_one_that_was_evaluated"
     ),
+    "horovodrun -np 2 python examples/distributed.py": (
+        "tests/parallel/test_examples.py::test_a_plain_script_becomes_distributed_by_five_lines"
+    ),
     "hvd-mnist bench scaling -np 1,2": "tests/parallel/test_measuring.py::test_scaling_of_the_trainer",
     "hvd-mnist bench timeline timeline.json": "tests/test_bench_timeline.py::test_json",
     "make bench": "tests/test_bench_targets.py::test_rows_are_told_and_written",
@@ -163,6 +166,14 @@ def test_links():
                 assert (document.parent / target).exists(), f"{document.name} links to {target}"
 
 
+def test_five_lines_distribute_a_script():
+    """README shows what stands between the two examples, which tests/parallel/test_examples.py runs."""
+    shown = re.search(r"```diff\n(.*?)```", README, re.S)[1].splitlines()
+    for sign, name in (("-", "plain"), ("+", "distributed")):
+        source = (ROOT / f"examples/{name}.py").read_text(encoding="utf-8").split('"""\n\n')[1]
+        assert "".join(f"{line[1:]}\n" for line in shown if line[:1] in ("", " ", sign)) == source
+
+
 def test_chinese_readme_is_in_step():
     """The same commands, code, places and links, in the same order; only the words differ."""
     chinese = (ROOT / "README.zh-CN.md").read_text(encoding="utf-8")
@@ -177,7 +188,7 @@ def test_chinese_readme_is_in_step():
             "commands": [command.strip() for command in commands],
             "code": re.findall(r"`([^`\n]+)`", text.split("## ", 1)[1]),
             "links": re.findall(r"\]\(([^)]+)\)", text),
-            "python": re.findall(r"```python\n(.*?)```", text, re.S),
+            "diff": re.findall(r"```diff\n(.*?)```", text, re.S),
         }
 
     assert skeleton(chinese) == skeleton(README)
