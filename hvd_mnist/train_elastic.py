@@ -181,7 +181,9 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
         proof = hvd.callbacks.ReplicaCheckCallback(config.check_replicas_every, config.replica_tolerance)
         proof.set_model(model)
         mine.proofs.append(proof)
-        finite = hvd.callbacks.TerminateOnNaN(run / "logs", hint="lower --learning-rate, or raise --warmup-epochs")
+        finite = hvd.callbacks.TerminateOnNaN(
+            run / "logs", hint="lower --learning-rate, or raise --warmup-epochs", gradients=True
+        )
         finite.set_model(model)
         averages = hvd.callbacks.MetricAverageCallback()
         evaluator = Evaluator(

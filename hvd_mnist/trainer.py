@@ -204,7 +204,9 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         clock=clock_of(model) if gpu is None else None,  # a GPU's work ends later than its clock can tell
     )
     averages = hvd.callbacks.MetricAverageCallback()
-    finite = hvd.callbacks.TerminateOnNaN(run / "logs", hint="lower --learning-rate, or raise --warmup-epochs")
+    finite = hvd.callbacks.TerminateOnNaN(
+        run / "logs", hint="lower --learning-rate, or raise --warmup-epochs", gradients=True
+    )
 
     def before_save():
         hvd.average_moving_statistics(model)  # of a model of the user's, with batch normalization

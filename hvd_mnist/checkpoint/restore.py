@@ -95,8 +95,7 @@ def load_model(path: Path | str, *, compile: bool = False, notify: Callable[[str
 
         own_layers = {} if compile else _own_layers()
         _refuse_damage(file)
-        with keras.saving.custom_object_scope(own_layers):
-            _refuse_code(file, compile)
+        _refuse_code(file, compile, own_layers)
         model = keras.saving.load_model(file, custom_objects=own_layers, compile=compile, safe_mode=True)
         model = _with_layers_of_keras(model, *own_layers.values())
     except CheckpointError:
@@ -143,7 +142,7 @@ def _refuse_damage(file: Path) -> None:
             raise CheckpointError(f"{file} has been changed: {bad} does not match its checksum")
 
 
-def _refuse_code(file: Path, compiled: bool) -> None:
+def _refuse_code(file: Path, compiled: bool, own_layers: dict[str, type]) -> None:
     """One clear sentence for what Keras's safe mode would refuse with a page: code, and classes nobody registered."""
     import keras
 
@@ -158,7 +157,7 @@ def _refuse_code(file: Path, compiled: bool) -> None:
         name, module = part["class_name"], part.get("module")
         if name == "__lambda__":
             raise CheckpointError(f"{file} asks for a Lambda with Python code of its own; nothing was run")
-        known = registered(part.get("registered_name")) or registered(name)
+        known = registered(part.get("registered_name"), own_layers) or registered(name, own_layers)
         root = str(module).split(".", 1)[0]
         if module is not None and root not in ("keras", "builtins") and not known:
             raise CheckpointError(

@@ -50,7 +50,8 @@ def assert_equals_one_process(lengths, shape, axis=-1, graph=False, masked=False
         np.testing.assert_allclose(one, all_of_it[mine], rtol=0, atol=1e-4 * scale, err_msg=name)
     for name, one, all_of_it in zip(("by gamma", "by beta"), found[2:], expected[2:], strict=False):
         summed = hvd.allreduce(one, op=hvd.Sum)  # of ranks' losses; DistributedOptimizer takes their mean
-        np.testing.assert_allclose(summed, all_of_it, rtol=1e-4, atol=1e-3, err_msg=name)
+        scale = float(np.abs(all_of_it).max())  # sums of terms of both signs, in float32 on both sides
+        np.testing.assert_allclose(summed, all_of_it, rtol=0, atol=2e-3 * scale, err_msg=name)
     for name, one, all_of_it in zip(("moving mean", "moving variance"), found[4:], expected[4:], strict=True):
         np.testing.assert_allclose(one, all_of_it, rtol=1e-5, err_msg=name)
     np.testing.assert_allclose(synced(x[mine]), plain(x[mine]), rtol=1e-4, err_msg="inference")
