@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from hvd_mnist.data.arrays import TEST_BATCH
 from hvd_mnist.data.pipeline import data_failure
 from hvd_mnist.data.shard import rank_slice
 from hvd_mnist.errors import DataError, NotFinite
@@ -44,16 +45,17 @@ class Evaluator:
 
     Args:
         model: gives logits [batch, classes].
-        batches: this rank's part of the test set, (x, y, counted) as `pipeline.evaluation_batches` gives them.
-        examples: of the whole test set.
-        rank, size: whose part it is.
+        data: `arrays.Arrays` or `stream.Stream`; its test part is used.
+        rank, size: whose part of it this process takes.
+        batch_size: images per forward pass.
         spoil: makes another data set of this rank's; fault injection does.
         gather: how the ranks' counts come together; default `world.gather_json`. A process in no job has its own.
     """
 
-    def __init__(self, model, batches: tf.data.Dataset, examples: int, *, rank=0, size=1, spoil=None, gather=None):
-        self._expected, self._gather = examples, gather
-        self._first = rank_slice(examples, rank, size).start
+    def __init__(self, model, data, *, rank=0, size=1, batch_size=TEST_BATCH, spoil=None, gather=None):
+        self._expected, self._gather = data.test_examples, gather
+        self._first = rank_slice(data.test_examples, rank, size).start
+        batches = data.test_batches(rank=rank, size=size, batch_size=batch_size)
         self._batches = batches if spoil is None else spoil(batches)
 
         @tf.function(reduce_retracing=True)

@@ -132,8 +132,7 @@ def write(run: str | Path, *, data: str | None = None, offline: bool = False, no
     from hvd_mnist.evaluate import Evaluator
 
     model = checkpoint.load_model(found.path, notify=notify)
-    part = arrays.test_batches(rank=0, size=1)
-    alone = Evaluator(model, part, arrays.test_examples, gather=lambda value, name: [value])
+    alone = Evaluator(model, arrays, gather=lambda value, name: [value])
     write_json(run / FILE, record(alone(), arrays, found.path.name))
     return run / FILE
 

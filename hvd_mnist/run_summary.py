@@ -42,6 +42,34 @@ def effective_settings(
     ]
 
 
+def job_and_data(here, arrays, config: TrainConfig, model) -> dict:
+    """What summary.json says first: who trained what on what."""
+    return {
+        "schema": SCHEMA,
+        "world_size": here.size,
+        "launcher": here.identity.launcher,
+        "backend": here.backend,
+        "data": arrays.name,
+        "data_is_sample": arrays.is_sample,
+        "class_names": list(arrays.class_names),
+        "data_sha256": arrays.sha256,
+        "model": config.model,
+        "parameters": model.count_params(),
+    }
+
+
+def quality(evaluation, config: TrainConfig, reached: bool) -> dict:
+    """What it says of the last evaluation, and of the accuracy that was asked for."""
+    return {
+        "test_accuracy": evaluation.accuracy,
+        "test_correct": evaluation.correct,
+        "test_examples": evaluation.examples,
+        "test_loss": evaluation.loss,
+        "target_accuracy": config.target_accuracy,
+        "target_reached": reached if config.target_accuracy is not None else None,
+    }
+
+
 def versions() -> dict[str, str]:
     """What a result depends on."""
     import horovod

@@ -23,8 +23,8 @@ from hvd_mnist.config import TrainConfig
 from hvd_mnist.console import Console, count, library_defaults, progress_words
 from hvd_mnist.data import shard, sources
 from hvd_mnist.errors import CheckpointError, PeerLost, UsageError
-from hvd_mnist.run_folder import SCHEMA, Records, default_name, write_json
-from hvd_mnist.run_summary import config_record, effective_settings, summary_text, versions
+from hvd_mnist.run_folder import Records, default_name, write_json
+from hvd_mnist.run_summary import config_record, effective_settings, job_and_data, quality, summary_text, versions
 from hvd_mnist.runtime import agreement, devices, world
 from hvd_mnist.schedule import Plan, make_optimizer, scaled_rate
 
@@ -186,13 +186,7 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
         )
         finite.set_model(model)
         averages = hvd.callbacks.MetricAverageCallback()
-        evaluator = Evaluator(
-            model,
-            arrays.test_batches(rank=here.rank, size=here.size),
-            arrays.test_examples,
-            rank=here.rank,
-            size=here.size,
-        )
+        evaluator = Evaluator(model, arrays, rank=here.rank, size=here.size)
         evaluation = None
 
         def save(accuracy):
@@ -343,28 +337,14 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
         }
         ranks = world.gather_json(own, "summary")
         return {
-            "schema": SCHEMA,
-            "world_size": here.size,
-            "launcher": here.identity.launcher,
-            "backend": here.backend,
-            "data": arrays.name,
-            "data_is_sample": arrays.is_sample,
-            "class_names": list(arrays.class_names),
-            "data_sha256": arrays.sha256,
-            "model": config.model,
-            "parameters": model.count_params(),
+            **job_and_data(here, arrays, config, model),
             "epochs": state.epoch,
             "steps": state.step,
             "resets": state.resets,
             "changes": list(state.changes),
             "global_batch": now.global_batch,
             "learning_rate_peak": now.plan.peak,
-            "test_accuracy": evaluation.accuracy,
-            "test_correct": evaluation.correct,
-            "test_examples": evaluation.examples,
-            "test_loss": evaluation.loss,
-            "target_accuracy": config.target_accuracy,
-            "target_reached": state.reached if config.target_accuracy is not None else None,
+            **quality(evaluation, config, state.reached),
             "train_seconds": round(time.time() - mine.born, 2),
             "cpu_seconds": round(sum(rank["cpu_seconds"] for rank in ranks), 2),
             "ranks": ranks,

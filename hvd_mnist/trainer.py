@@ -26,7 +26,7 @@ from hvd_mnist.data import shard
 from hvd_mnist.errors import CheckpointError, Preempted, UsageError
 from hvd_mnist.faults import Faults
 from hvd_mnist.run_folder import SCHEMA, Records, default_name, write_json
-from hvd_mnist.run_summary import config_record, effective_settings, summary_text, versions
+from hvd_mnist.run_summary import config_record, effective_settings, job_and_data, quality, summary_text, versions
 from hvd_mnist.runtime import agreement, autotune, devices, ending, slurm_requeue, timeline, traffic, world
 from hvd_mnist.schedule import Plan, make_optimizer, scaled_rate
 
@@ -257,8 +257,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     injected = [injection.InjectFaults(faults, progress)] if faults else []
     evaluator = Evaluator(
         model,
-        arrays.test_batches(rank=here.rank, size=here.size),
-        arrays.test_examples,
+        arrays,
         rank=here.rank,
         size=here.size,
         spoil=lambda dataset: injection.in_evaluation(faults, dataset, lambda: progress.step),
@@ -351,27 +350,13 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     }
     ranks = world.gather_json(mine, "summary")
     summary = {
-        "schema": SCHEMA,
-        "world_size": here.size,
-        "launcher": here.identity.launcher,
-        "backend": here.backend,
-        "data": arrays.name,
-        "data_is_sample": arrays.is_sample,
-        "class_names": list(arrays.class_names),
-        "data_sha256": arrays.sha256,
-        "model": config.model,
-        "parameters": model.count_params(),
+        **job_and_data(here, arrays, config, model),
         "epochs": round((done + progress.steps_made) / per_epoch, 4),
         "steps": done + progress.steps_made,
         "resumed_from_step": done,
         "global_batch": global_batch,
         "learning_rate_peak": peak,
-        "test_accuracy": evaluation.accuracy,
-        "test_correct": evaluation.correct,
-        "test_examples": evaluation.examples,
-        "test_loss": evaluation.loss,
-        "target_accuracy": config.target_accuracy,
-        "target_reached": reached if config.target_accuracy is not None else None,
+        **quality(evaluation, config, reached),
         "images_per_second": round(images / progress.train_seconds, 1) if progress.train_seconds else None,
         "train_seconds": round(seconds, 2),
         "cpu_seconds": round(sum(r["cpu_seconds"] for r in ranks), 2),

@@ -72,3 +72,17 @@ def no_leaked_job_variables():
     os.environ.update(before)
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     assert not changed, f"the test left {', '.join(changed)} changed in os.environ (use monkeypatch.setenv)"
+
+
+@pytest.fixture
+def digits():
+    """Arrays of a small data set, by the names of `files.ARRAYS`: 20 images to train on, 10 to test."""
+    import numpy as np
+
+    draw = np.random.default_rng(0)
+    return {
+        "train_images": draw.integers(0, 256, (20, 28, 28), dtype=np.uint8),
+        "train_labels": np.arange(20, dtype=np.uint8) % 10,
+        "test_images": draw.integers(0, 256, (10, 28, 28), dtype=np.uint8),
+        "test_labels": np.arange(10, dtype=np.uint8),
+    }

@@ -33,17 +33,6 @@ def idx_bytes(array: np.ndarray) -> bytes:
 
 
 @pytest.fixture
-def digits() -> dict[str, np.ndarray]:
-    draw = np.random.default_rng(0)
-    return {
-        "train_images": draw.integers(0, 256, (20, 28, 28), dtype=np.uint8),
-        "train_labels": np.arange(20, dtype=np.uint8) % 10,
-        "test_images": draw.integers(0, 256, (10, 28, 28), dtype=np.uint8),
-        "test_labels": np.arange(10, dtype=np.uint8),
-    }
-
-
-@pytest.fixture
 def tiny(digits, monkeypatch):
     """A known data set of 30 images, which only a mirror of ours has."""
     known = sources.Known(train=20, test=10, sha256={k: files.digest(v) for k, v in digits.items()})

@@ -16,17 +16,6 @@ NAMES = {array: key for array, (key, _, _) in files.ARRAYS.items()}
 
 
 @pytest.fixture
-def digits():
-    draw = np.random.default_rng(0)
-    return {
-        "train_images": draw.integers(0, 256, (20, 28, 28), dtype=np.uint8),
-        "train_labels": np.arange(20, dtype=np.uint8) % 10,
-        "test_images": draw.integers(0, 256, (10, 28, 28), dtype=np.uint8),
-        "test_labels": np.arange(10, dtype=np.uint8),
-    }
-
-
-@pytest.fixture
 def cache(digits, tmp_path, monkeypatch):
     """A folder that holds a known data set, "tiny"."""
     known = sources.Known(train=20, test=10, sha256={name: files.digest(array) for name, array in digits.items()})

@@ -148,8 +148,7 @@ class Course:
         write_json(self.run / "config.json", config_record(config, knob_sources, rows))
         self.records = Records(self.run, tensorboard=config.tensorboard, from_step=self.done)
         self.records.describe(rows)
-        part = arrays.test_batches(rank=0, size=1)
-        self._evaluator = Evaluator(work.model, part, arrays.test_examples, gather=lambda value, name: [value])
+        self._evaluator = Evaluator(work.model, arrays, gather=lambda value, name: [value])
         self.evaluation, self.reached, self.step = None, False, self.done
         self.step_seconds, self._saved_at = 0.0, None
         self._started, self._cpu, self._traffic = time.perf_counter(), time.process_time(), traffic.counters()

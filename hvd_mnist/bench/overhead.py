@@ -40,6 +40,7 @@ def measure(model_name: str, batch: int, steps: int, blocks: int, threads: int, 
     import hvd_mnist.keras as hvd
     from hvd_mnist import models
     from hvd_mnist.console import Console
+    from hvd_mnist.keras.step_clock import clock_of
     from hvd_mnist.run_folder import Records
     from hvd_mnist.schedule import Plan
     from hvd_mnist.training_callbacks import Progress
@@ -54,7 +55,7 @@ def measure(model_name: str, batch: int, steps: int, blocks: int, threads: int, 
         keras.utils.set_random_seed(1)
         return models.build(model_name)
 
-    def progress():
+    def progress(clock):
         return Progress(
             Console(here.rank, speaks=False),
             Records(None),
@@ -64,11 +65,13 @@ def measure(model_name: str, batch: int, steps: int, blocks: int, threads: int, 
             images=batch * here.size,
             accumulate=1,
             log_every=20,
+            clock=clock,
         )
 
-    def fitted(optimizer, callbacks):
-        model, told = build(), progress()
+    def fitted(optimizer, callbacks, clock=lambda model: None):
+        model = build()
         model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=False)
+        told = progress(clock(model))
 
         def run():
             told.begin_epoch(0, 0)
@@ -83,7 +86,8 @@ def measure(model_name: str, batch: int, steps: int, blocks: int, threads: int, 
         if name == "apart":
             return fitted(keras.optimizers.SGD(0.01), [])
         proof = hvd.callbacks.BroadcastGlobalVariablesCallback(0, check_replicas_every=10**9)
-        return fitted(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), [proof])
+        finite = hvd.callbacks.TerminateOnNaN(gradients=True)
+        return fitted(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), [proof, finite], clock_of)
 
     made = {name: side(name) for name in sides}
     for _, run in made.values():

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hvd_mnist.bench import torch_ddp
-from hvd_mnist.console import Console
+from hvd_mnist.console import Console, library_defaults
 from hvd_mnist.errors import HvdMnistError, UsageError
 from hvd_mnist.run_folder import write_json
 
@@ -62,7 +62,7 @@ def child(*words: str) -> str:
     """Standard output of a command that must end well within LIMIT_SECONDS."""
     process = subprocess.Popen(
         words,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+        env={**library_defaults(), **os.environ},  # the same TensorFlow on all sides
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,

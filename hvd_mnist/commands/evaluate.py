@@ -30,8 +30,7 @@ def evaluate(checkpoint, data, offline, batch_size, as_json):
     here = world.join()
     arrays = load(data, rank=here.rank, size=here.size, seed=1, offline=offline, notify=click.echo)
     arrays = arrays.with_all_ranks(("test",))
-    batches = arrays.test_batches(rank=here.rank, size=here.size, batch_size=batch_size)
-    found = Evaluator(model, batches, arrays.test_examples, rank=here.rank, size=here.size)()
+    found = Evaluator(model, arrays, rank=here.rank, size=here.size, batch_size=batch_size)()
     world.leave()
     if not here.is_root:
         return

@@ -1,5 +1,8 @@
 """Exact evaluation: each example once over all ranks, the numbers of one process on every rank."""
 
+from functools import partial
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
@@ -16,8 +19,8 @@ def test_equals_one_process(examples, batch):
     model = keras.Sequential([keras.Input((6, 6, 1)), keras.layers.Flatten(), keras.layers.Dense(10)])
     data = np.random.default_rng(0)
     images, labels = data.integers(0, 256, (examples, 6, 6), np.uint8), data.integers(0, 10, examples)
-    part = evaluation_batches(images, labels, rank=hvd.rank(), size=hvd.size(), batch_size=batch)
-    found = Evaluator(model, part, examples, rank=hvd.rank(), size=hvd.size())()
+    test_part = SimpleNamespace(test_examples=examples, test_batches=partial(evaluation_batches, images, labels))
+    found = Evaluator(model, test_part, rank=hvd.rank(), size=hvd.size(), batch_size=batch)()
     logits = np.asarray(model(images[..., None].astype(np.float32) / np.float32(255)), np.float64)
     picked = logits[np.arange(examples), labels]
     losses = np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1)) + logits.max(1) - picked
