@@ -26,6 +26,19 @@ _WAKE = (
     "(runtime/world.py), what is enqueued wakes it; the cycle is then how often idle ranks look for each other."
 )
 
+_NOTED = (
+    "horovodrun asks whether there is Gloo, or MPI, by importing TensorFlow in a process of its own: 5 CPU seconds "
+    "before each start. The build knows it, and notes it."
+)
+
+
+def _noted_first(carrier: str) -> Mend:
+    head = f"def {carrier}_built(verbose=False):\n"
+    loop = "    for ext_base_name in EXTENSIONS:\n"
+    first = f"    noted = _built_with('{carrier}')\n    if noted is not None:\n        return noted\n"
+    return Mend("horovod/common/util.py", head + loop, head + first + loop, _NOTED)
+
+
 MENDS = (
     Mend(
         "horovod/common/gloo/gloo_controller.cc",
@@ -202,6 +215,30 @@ class TensorQueue {
 """,
         _WAKE,
     ),
+    Mend(
+        "CMakeLists.txt",
+        '"\\"dummy\\": \\"none\\"\\n}")\n',
+        '"\\"gloo\\": \\"${HAVE_GLOO}\\",\\n\\"mpi\\": \\"${HAVE_MPI}\\",\\n\\"nccl\\": \\"${HAVE_NCCL}\\",\\n'
+        '\\"dummy\\": \\"none\\"\\n}")\n',
+        _NOTED,
+    ),
+    Mend(
+        "horovod/common/util.py",
+        "def extension_available(ext_base_name, verbose=False):\n",
+        """def _built_with(carrier):
+    noted = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'metadata.json')
+    try:
+        with open(noted) as file:
+            return json.load(file)[carrier] == 'TRUE'
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def extension_available(ext_base_name, verbose=False):
+""",
+        _NOTED,
+    ),
+    *map(_noted_first, ("mpi", "gloo", "nccl")),
 )
 
 
