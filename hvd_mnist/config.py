@@ -140,6 +140,13 @@ class TrainConfig:
         choices=("float32", "mixed_bfloat16", "mixed_float16"),
     )
     compression: str = knob("none", "gradients on the wire", group="Optimization", choices=("none", "fp16", "bf16"))
+    gradient_groups: int | None = knob(
+        None,
+        "exchange gradients in so many groups, last layers first, while others are computed (CPUs: for slow networks); "
+        "default: one, over NCCL up to 8",
+        group="Optimization",
+        least=1,
+    )
     accumulate: int = knob(1, "batches per rank between two exchanges of gradients", group="Optimization", least=1)
     seed: int = knob(1, "start of every random number: weights, shuffling, dropout", group="Optimization", least=0)
     deterministic: bool = knob(False, "refuse operations whose result may differ from run to run", group="Optimization")

@@ -20,11 +20,15 @@ def effective_settings(
     config: TrainConfig, here, arrays, gpu, threads, model, global_batch, per_epoch, total, plan
 ) -> list[tuple[str, str]]:
     """(what, value) lines of the banner: what follows from the knobs, the job and the data."""
+    from hvd_mnist.keras.groups import grouped
+
     size, passes = here.size, config.accumulate
     scaling = {"linear": f" x {size}", "sqrt": f" x sqrt({size})", "none": ""}[config.lr_scaling]
     batch = f"{global_batch // size // passes} a rank x {size}" + (f" x {passes} passes" if passes > 1 else "")
     images = f"{arrays.train_examples} + {arrays.test_examples} images"
     wire = "uncompressed" if config.compression == "none" else f"{config.compression} on the wire"
+    places = list(range(len(model.trainable_variables)))
+    groups = grouped(places, model.trainable_variables, config.gradient_groups, all_at_once=passes > 1)
     return [
         ("job", f"{count(size, 'rank')} on {count(here.cross_size, 'host')}, {here.backend}"),
         ("launcher", f"{here.identity.launcher} ({here.identity.because})"),
@@ -38,7 +42,7 @@ def effective_settings(
         ("steps", f"{total} ({total / per_epoch:g} epochs of {per_epoch})"),
         ("learning rate", f"{config.learning_rate:g}{scaling} = {plan.peak:g}"),
         ("schedule", f"{count(plan.warmup, 'warm-up step')}, then {plan.kind}"),
-        ("gradients", f"averaged over {count(size, 'rank')}, {wire}"),
+        ("gradients", f"averaged over {count(size, 'rank')}, {wire}, in {count(len(groups), 'group')}"),
     ]
 
 

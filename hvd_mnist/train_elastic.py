@@ -118,6 +118,7 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
         make_optimizer(config.optimizer, terms(config, examples, 1).plan.to_keras()),
         name="Elastic",  # the same for a rank that made other optimizers before and for one that has just joined
         compression=getattr(hvd.Compression, config.compression),
+        groups=config.gradient_groups,
     )
     models.compile_for_digits(model, optimizer)
 

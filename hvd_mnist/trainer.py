@@ -124,6 +124,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     optimizer = hvd.DistributedOptimizer(
         make_optimizer(config.optimizer, plan.to_keras()),
         compression=getattr(hvd.Compression, config.compression),
+        groups=config.gradient_groups,
         backward_passes_per_step=config.accumulate,
         average_aggregated_gradients=True,
     )

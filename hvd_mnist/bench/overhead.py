@@ -24,7 +24,7 @@ from hvd_mnist.errors import HvdMnistError
 SIDES = ("ours", "by hand", "apart")
 
 
-def measure(model_name: str, batch: int, steps: int, blocks: int, threads: int, sides=SIDES) -> dict:
+def measure(model_name: str, batch: int, steps: int, blocks: int, threads: int, sides=SIDES, groups=None) -> dict:
     """CPU and wall seconds per step of each side, over ``blocks`` blocks of ``steps`` steps each.
 
     Raises:
@@ -87,7 +87,7 @@ def measure(model_name: str, batch: int, steps: int, blocks: int, threads: int, 
             return fitted(keras.optimizers.SGD(0.01), [])
         proof = hvd.callbacks.BroadcastGlobalVariablesCallback(0, check_replicas_every=10**9)
         finite = hvd.callbacks.TerminateOnNaN(gradients=True)
-        return fitted(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), [proof, finite], clock_of)
+        return fitted(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01), groups=groups), [proof, finite], clock_of)
 
     made = {name: side(name) for name in sides}
     for _, run in made.values():
@@ -112,6 +112,7 @@ def measure(model_name: str, batch: int, steps: int, blocks: int, threads: int, 
         "backend": here.backend,
         "threads": threads,
         "batch": batch,
+        "groups": groups,
         "steps_per_block": steps,
         "blocks": blocks,
         "is_root": here.is_root,
@@ -180,13 +181,20 @@ def main():
     parser.add_argument("--steps", type=int, default=40, help="steps in a block")
     parser.add_argument("--blocks", type=int, default=10)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--groups", type=int, help="of gradients that travel together, in ours; as train chooses")
     parser.add_argument("--sides", default=",".join(SIDES), help="which, the first against each other")
     arguments = parser.parse_args()
     sides = arguments.sides.split(",")
     if unknown := set(sides) - set(SIDES):
         parser.error(f"--sides {unknown.pop()}: expected some of {','.join(SIDES)}")
     found = measure(
-        arguments.model, arguments.batch, arguments.steps, arguments.blocks, arguments.threads, tuple(sides)
+        arguments.model,
+        arguments.batch,
+        arguments.steps,
+        arguments.blocks,
+        arguments.threads,
+        tuple(sides),
+        arguments.groups,
     )
     if found.pop("is_root"):
         print(json.dumps(found, indent=1))

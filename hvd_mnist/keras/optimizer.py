@@ -26,6 +26,7 @@ import tensorflow as tf
 from hvd_mnist.errors import UsageError
 from hvd_mnist.keras import xla
 from hvd_mnist.keras.compression import BF16Compressor, Compression, sum_bfloat16
+from hvd_mnist.keras.groups import grouped
 from hvd_mnist.keras.replicas import FirstSteps, is_distributed
 from hvd_mnist.keras.votes import Votes
 
@@ -67,7 +68,7 @@ def DistributedOptimizer(
         op: ``Average``, ``Sum`` or ``Adasum``.
         backward_passes_per_step: communicate and update once in so many calls of ``apply``.
         average_aggregated_gradients: divide what those calls gathered by their number.
-        num_groups: exchange gradients in this many groups; 0: in one, with one allreduce a step.
+        num_groups: exchange gradients in this many groups, last layers first; 0: as groups.py chooses.
         groups: the same, or the groups themselves: lists of variables.
         process_set: the ranks to average over.
         scale_local_gradients: divide the gradients of local variables (``register_local_var``) by the number of
@@ -229,12 +230,14 @@ class Exchange:
         # One after the other, in this order on every rank: TensorFlow runs a small step's operations one at a time and
         # in an order of its own; two ranks that each waited in another collective would wait for ever.
         before: list[tf.Tensor] = []
-        for number, members in enumerate(_grouped(dense, variables, self.groups)):
+        mine = [grads[i] for i in dense]
+        groups = grouped(dense, variables, self.groups, all_at_once=self.passes > 1 or tf.executing_eagerly())
+        for number, members in enumerate(groups):
             tensors = [grads[i] for i in members]
-            with_votes = number == 0 and self._votes_can_ride()
+            with_votes = number == len(groups) - 1 and self._votes_can_ride()  # the last: all gradients are there
             if with_votes:
-                paths = [getattr(variables[i], "path", variables[i].name) for i in members]
-                tensors = [*tensors, self.votes.outgoing(tensors, paths)]
+                paths = [getattr(variables[i], "path", variables[i].name) for i in dense]
+                tensors = [*tensors, tf.cast(self.votes.outgoing(mine, paths), tensors[0].dtype)]
             with tf.control_dependencies(before):
                 exchanged = self._average_dense(tensors, f"{self.name}.group{number}")
             if with_votes:
@@ -331,26 +334,6 @@ class Exchange:
             return tf.constant(True)
 
         tf.cond(tf.equal(self._pass % self.passes, 0), exchange, lambda: tf.constant(False))
-
-
-def _grouped(
-    dense: list[int],
-    variables: Sequence[keras.Variable | tf.Variable],
-    groups: int | Iterable[Iterable[keras.Variable]] | None,
-) -> list[list[int]]:
-    """Split the places of dense gradients as ``groups`` says: an int, lists of variables, or None (together)."""
-    if groups is None:
-        return [dense] if dense else []
-    if isinstance(groups, int):
-        if groups < 1:
-            raise UsageError(f"groups={groups}: expected a positive number or lists of variables")
-        bounds = [len(dense) * k // groups for k in range(groups + 1)]
-        return [dense[a:b] for a, b in zip(bounds, bounds[1:], strict=False) if b > a]
-    of = {id(variable): k for k, members in enumerate(groups) for variable in members}
-    together: dict[object, list[int]] = {}
-    for i in dense:
-        together.setdefault(of.get(id(variables[i]), ("alone", i)), []).append(i)
-    return list(together.values())
 
 
 def _refuse_inside_loss_scaling(optimizer: keras.optimizers.Optimizer) -> None:

@@ -94,8 +94,11 @@ class Votes:
     # -- inside the training step ------------------------------------------------------------------------------
 
     def outgoing(self, gradients: list[tf.Tensor], paths: list[str]) -> tf.Tensor:
-        """This rank's votes, [len(KINDS)], and its number among those of all ranks, [size], where they are shared; for
-        the allreduce of ``gradients``, in their dtype."""
+        """This rank's votes, float32 [len(KINDS)], then its number among those of all ranks, [size], where shared.
+
+        Args:
+            gradients: this rank's own, all of them, with the ``paths`` of their variables.
+        """
         self.ride = True
         votes = self._mine.read_value()
         if self.watch_gradients:
@@ -107,10 +110,10 @@ class Votes:
                 self._bad.assign(first)
                 found = tf.cast(first < len(paths), tf.float32)
                 votes = tf.maximum(votes, found * tf.one_hot(KINDS.index("not finite"), len(KINDS)))
-        with tf.device("/CPU:0"):
-            if self._rank is not None:
+        if self._rank is not None:
+            with tf.device("/CPU:0"):
                 votes = tf.concat([votes, self._figure.read_value()], axis=0)
-            return tf.cast(votes, gradients[0].dtype)
+        return votes
 
     def incoming(self, shares: tf.Tensor) -> None:
         """Keep what the allreduce brought back."""

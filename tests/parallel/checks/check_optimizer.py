@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import hvd_mnist.keras as hvd
 from hvd_mnist.errors import ReplicasDiffer, UsageError
+from hvd_mnist.keras import groups
 
 STEPS = 4
 SHAPES = [(3, 2), (2,), (5,)]
@@ -163,6 +164,87 @@ def test_groups_of_variables():
     optimizer.apply([tf.constant(g) for g in gradients_of(hvd.rank(), 0)], ours)
     for mine, mean in zip(ours, mean_gradients(0), strict=True):
         np.testing.assert_allclose(np.asarray(mine), 0.5 - mean, rtol=2e-6, atol=2e-6)
+
+
+@pytest.fixture
+def exchanges(monkeypatch):
+    """Shapes of each exchange of gradients, in order, votes left out."""
+    seen = []
+    original = stock.grouped_allreduce
+
+    def exchange(tensors, **settings):
+        seen.append([tuple(tensor.shape) for tensor in tensors if tuple(tensor.shape) != (4,)])
+        return original(tensors, **settings)
+
+    monkeypatch.setattr(stock, "grouped_allreduce", exchange)
+    return seen
+
+
+def apply_in_graph(optimizer, ours):
+    tf.function(lambda: optimizer.apply([tf.constant(g) for g in gradients_of(hvd.rank(), 0)], ours))()
+    for mine, mean in zip(ours, mean_gradients(0), strict=True):
+        np.testing.assert_allclose(np.asarray(mine), 0.5 - mean, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "settings, expected",
+    [
+        ({}, [[(3, 2), (2,), (5,)]]),  # the ranks of one host
+        ({"groups": 2}, [[(2,), (5,)], [(3, 2)]]),
+        ({"groups": 3}, [[(5,)], [(2,)], [(3, 2)]]),
+    ],
+)
+def test_last_layers_travel_first(settings, expected, exchanges):
+    apply_in_graph(hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), **settings), variables())
+    assert exchanges == expected
+
+
+@pytest.mark.parametrize(
+    "least, most, expected",
+    [
+        (1, 8, [[(5,)], [(2,)], [(3, 2)]]),
+        (21, 8, [[(2,), (5,)], [(3, 2)]]),  # 20 bytes are too few
+        (1, 2, [[(2,), (5,)], [(3, 2)]]),  # half of 52 bytes
+        (1000, 8, [[(3, 2), (2,), (5,)]]),
+    ],
+)
+def test_where_groups_pay_they_have_a_size(least, most, expected, exchanges, monkeypatch):
+    monkeypatch.setattr(groups, "pays", lambda: True)
+    monkeypatch.setattr(groups, "LEAST_BYTES", least)
+    monkeypatch.setattr(groups, "MOST_GROUPS", most)
+    apply_in_graph(hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)), variables())
+    assert exchanges == expected
+    exchanges.clear()
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    optimizer.apply([tf.constant(g) for g in gradients_of(hvd.rank(), 0)], variables())
+    assert len(exchanges) == 1  # an eager step has all gradients before it exchanges any
+
+
+@pytest.mark.parametrize(
+    "size, nccl, elastic, expected", [(2, 0, "0", False), (2, 21805, "0", True), (1, 21805, "0", False),
+                                      (2, 21805, "1", False)],
+)  # fmt: skip
+def test_groups_pay_over_nccl(size, nccl, elastic, expected, monkeypatch):
+    """Not where an elastic job's ranks could come to other answers."""
+    monkeypatch.setattr(groups.hvd, "size", lambda: size)
+    monkeypatch.setattr(groups.hvd, "nccl_built", lambda: nccl)
+    monkeypatch.setenv("HOROVOD_ELASTIC", elastic)
+    assert groups.pays() is expected
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_gradient_that_is_not_finite_is_named_whatever_group_it_is_in(count, exchanges):
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), groups=count)
+    votes, ours = optimizer._exchange.votes, variables()
+    votes.watch_gradients = True
+    for place, bad in enumerate([*ours, None]):
+        parts = [tf.constant(g) for g in gradients_of(hvd.rank(), 0)]
+        if bad is not None and hvd.rank() == hvd.size() - 1:
+            parts[place] *= float("nan")
+        tf.function(lambda parts=parts: optimizer.average_gradients(parts, ours))()
+        assert votes.heard() == (() if bad is None else ("not finite",))
+        last = hvd.rank() == hvd.size() - 1
+        assert votes.bad_gradient() == (bad.path if bad is not None and last else None)
 
 
 def test_sum():
