@@ -25,7 +25,7 @@ from hvd_mnist.data import shard, sources
 from hvd_mnist.errors import CheckpointError, PeerLost, UsageError
 from hvd_mnist.run_folder import Records, default_name, write_json
 from hvd_mnist.run_summary import config_record, effective_settings, job_and_data, quality, summary_text, versions
-from hvd_mnist.runtime import agreement, devices, world
+from hvd_mnist.runtime import agreement, devices, garbage, world
 from hvd_mnist.schedule import Plan, make_optimizer, scaled_rate
 
 LOCK_SECONDS = 20.0  # for the process of a lost rank 0 to be gone, which holds the run folder
@@ -71,6 +71,7 @@ class Here:
     proofs: list = field(default_factory=list)
 
 
+@garbage.searched_less()
 def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> dict:
     """Train, evaluate, report, over changes of ranks.
 
@@ -106,6 +107,7 @@ def train_elastic(config: TrainConfig, knob_sources: dict[str, str] | None = Non
     from hvd_mnist.keras.replicas import layout
     from hvd_mnist.training_callbacks import dropout_streams_of
 
+    garbage.settle()
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
     keras.utils.set_random_seed(config.seed)

@@ -27,10 +27,11 @@ from hvd_mnist.errors import CheckpointError, Preempted, UsageError
 from hvd_mnist.faults import Faults
 from hvd_mnist.run_folder import SCHEMA, Records, default_name, write_json
 from hvd_mnist.run_summary import config_record, effective_settings, job_and_data, quality, summary_text, versions
-from hvd_mnist.runtime import agreement, autotune, devices, ending, slurm_requeue, timeline, traffic, world
+from hvd_mnist.runtime import agreement, autotune, devices, ending, garbage, slurm_requeue, timeline, traffic, world
 from hvd_mnist.schedule import Plan, make_optimizer, scaled_rate
 
 
+@garbage.searched_less()
 def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> dict:
     """Train, evaluate, report.
 
@@ -84,6 +85,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
         dropout_streams_of,
     )
 
+    garbage.settle()
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
     keras.utils.set_random_seed(config.seed)
@@ -267,6 +269,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     started, cpu_started, traffic_started = time.perf_counter(), time.process_time(), traffic.counters()
     from hvd_mnist.data.pipeline import data_failure
 
+    garbage.pause()  # until the first step has been traced and made
     with preemption, console.progress(total, done):
         injection.reach(faults, "step", 0, model)
         for epoch in range(done // per_epoch, -(-total // per_epoch)):

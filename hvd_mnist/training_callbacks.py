@@ -15,7 +15,7 @@ from hvd_mnist.console import Console, progress_words
 from hvd_mnist.keras.preemption import PreemptionCallback
 from hvd_mnist.keras.step_clock import StepClock
 from hvd_mnist.run_folder import Records
-from hvd_mnist.runtime import ending, world
+from hvd_mnist.runtime import ending, garbage, world
 from hvd_mnist.schedule import PLATEAU_FACTOR, Plan
 
 
@@ -83,6 +83,8 @@ class Progress(keras.callbacks.Callback):
             return
         self.step += 1
         self.steps_made += 1
+        if self.steps_made == 1:
+            garbage.settle()
         if self.step % self.log_every:
             return
         before, self._since = self._since, self._now()
