@@ -59,7 +59,9 @@ def compile_for_digits(model, optimizer) -> None:
     import keras
 
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer, loss=loss, metrics=["accuracy"], jit_compile=False)
+    # Not "accuracy": Keras would make its variables in the first step, and TensorFlow traces such a step twice.
+    accuracy = keras.metrics.SparseCategoricalAccuracy("accuracy")
+    model.compile(optimizer, loss=loss, metrics=[accuracy], jit_compile=False)
 
 
 def _own(name, input_shape, classes):
