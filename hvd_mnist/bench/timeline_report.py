@@ -56,8 +56,8 @@ def advice(found: dict) -> list[str]:
     hidden, all_of_it = found["hidden_ms"]["median"], found["phases_ms"]["communication"]["median"]
     if ranks > 1 and share["communication"] >= MUCH / 2 and hidden < 0.1 * all_of_it:
         told.append(
-            "communication begins when the last gradient is ready, so none of it is hidden: groups= of "
-            "DistributedOptimizer lets the first gradients travel while the rest is computed"
+            "communication begins when the last gradient is ready, so none of it is hidden: train --gradient-groups 2 "
+            "(groups= of DistributedOptimizer) lets gradients travel while others are computed"
         )
     step = found["step_ms"]["median"] if found["step_ms"] else None
     if step and found["exchange_ms"]["median"] < 0.05 * step:
