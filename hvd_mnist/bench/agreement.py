@@ -1,11 +1,15 @@
-"""What it costs that all ranks can stop together: votes, signals and NaN stop against none, in CPU seconds, paired.
+"""What it costs that all ranks can stop together, and that a step has a clock: with against without, in CPU seconds.
 
     horovodrun -np 2 python -m hvd_mnist.bench.agreement --model mlp --blocks 12
+    horovodrun -np 2 python -m hvd_mnist.bench.agreement --of clock
 
 Both sides are ``model.fit`` with ``hvd.DistributedOptimizer`` on the same network and batches, in the same processes,
-block by block in turn. One carries votes with its gradients and has PreemptionCallback (which looks for files in a
-folder) and TerminateOnNaN; the other has neither. Reported: CPU seconds per step and rank (all threads, so Horovod's
-too), medians over blocks and ranks, and the ratios and differences of neighbouring blocks.
+block by block in turn. Reported: CPU seconds per step and rank (all threads, so Horovod's too), medians over blocks and
+ranks, and the ratios and differences of neighbouring blocks. What one side has and the other has not:
+
+    agreement   votes that travel with the gradients, PreemptionCallback (looks for files in a folder), TerminateOnNaN
+    gradients   the same, and TerminateOnNaN looks at the gradients too
+    clock       the step's clock (both sides have votes)
 """
 
 from __future__ import annotations
@@ -17,9 +21,10 @@ import tempfile
 import time
 
 SIDES = ("with", "without")
+KINDS = ("agreement", "gradients", "clock")
 
 
-def measure(model_name: str, batch: int, steps: int, blocks: int, threads: int, gradients: bool) -> dict | None:
+def measure(model_name: str, batch: int, steps: int, blocks: int, threads: int, kind: str) -> dict | None:
     """The figures on rank 0, None on the others."""
     from hvd_mnist.runtime import devices, world
 
@@ -31,12 +36,14 @@ def measure(model_name: str, batch: int, steps: int, blocks: int, threads: int, 
     import hvd_mnist.keras as hvd
     from hvd_mnist import models
     from hvd_mnist.bench.overhead import _dataset
+    from hvd_mnist.keras.step_clock import clock_of
 
     rng = np.random.default_rng(here.rank)
     dataset = _dataset(rng.random((steps * batch, 28, 28, 1), np.float32), rng.integers(0, 10, steps * batch), batch)
     folder = tempfile.TemporaryDirectory()
 
-    def side(votes: bool):
+    def side(has: bool):
+        votes = has or kind == "clock"
         keras.utils.set_random_seed(1)
         model = models.build(model_name)
         optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
@@ -44,9 +51,11 @@ def measure(model_name: str, batch: int, steps: int, blocks: int, threads: int, 
             optimizer._exchange._votes_can_ride = lambda: False
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=False)
+        if has and kind == "clock":
+            clock_of(model)
         start = hvd.callbacks.BroadcastGlobalVariablesCallback(0, check_replicas_every=10**9)
         together = [
-            hvd.callbacks.TerminateOnNaN(gradients=gradients),
+            hvd.callbacks.TerminateOnNaN(gradients=kind == "gradients"),
             hvd.callbacks.PreemptionCallback(folder=folder.name),
         ]
 
@@ -75,7 +84,7 @@ def measure(model_name: str, batch: int, steps: int, blocks: int, threads: int, 
         "backend": here.backend,
         "batch": batch,
         "steps": steps,
-        "gradients": gradients,
+        "of": kind,
     }
     return {**settings, "blocks": blocks, "threads": threads, **summarize(told)} if here.is_root else None
 
@@ -104,10 +113,10 @@ def main():
     parser.add_argument("--steps", type=int, default=50, help="steps in a block")
     parser.add_argument("--blocks", type=int, default=12)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--gradients", action="store_true", help="TerminateOnNaN looks at the gradients too")
+    parser.add_argument("--of", default=KINDS[0], choices=KINDS, help="what one side has and the other has not")
     arguments = parser.parse_args()
     found = measure(
-        arguments.model, arguments.batch, arguments.steps, arguments.blocks, arguments.threads, arguments.gradients
+        arguments.model, arguments.batch, arguments.steps, arguments.blocks, arguments.threads, arguments.of
     )
     if found is not None:
         print(json.dumps(found, indent=1))
