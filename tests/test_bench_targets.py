@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
@@ -75,3 +76,40 @@ def test_sides_are_measured_in_turn_and_compared(monkeypatch):
     assert asked == ["ours", "theirs", "theirs", "ours"]
     assert (wall.value, wall.met, cpu.value, cpu.met) == (0.5, False, 1.5, True)
     assert cpu.what == "cnn, 2 ranks, images a CPU second against x" and cpu.samples == (1.5, 1.5)
+
+
+def test_a_row_that_cannot_be_measured_here_says_why(monkeypatch, capsys):
+    monkeypatch.setattr(targets.os, "geteuid", lambda: 1000)
+    rows = [targets.Found("a thing", 1.0, 0.95, True, "x", (1.0,), "a note")]
+    monkeypatch.setitem(targets.ROWS, "memory", lambda setting: rows)
+    assert targets.run(("memory", "predictions"), targets.Setting()) == rows
+    assert "predictions: left out, pretended hosts need root" in capsys.readouterr().out
+
+
+def test_rows_of_other_benchmarks_are_read(monkeypatch):
+    spread = {"median": 0.9, "least": 0.81, "most": 0.92, "n": 3}
+    files = {
+        "scaling": {
+            "rows": [{"ranks": 1}, {"ranks": 2, "efficiency": spread, "cpu_efficiency": spread | {"median": 1}}]
+        },
+        "compare": {
+            "systems": {
+                name: {"images_per_second": {"median": speed}} for name, speed in (("single", 50), ("ring", 90))
+            }
+        },
+    }
+
+    def write(*words):
+        with open(words[words.index("--json") + 1], "w") as file:
+            json.dump(files[words[4]], file)
+        return ""
+
+    monkeypatch.setattr(targets, "child", write)
+    wall, cpu = targets.scaling(targets.Setting())
+    assert (wall.value, wall.met, cpu.value, cpu.met) == (0.9, False, 1, True) and wall.note == "0.81 to 0.92, n 3"
+    (single,) = targets.older_ways(targets.Setting())
+    assert single.value == 1.8 and single.met and "single" in single.what
+    monkeypatch.setattr(targets, "child", lambda *words: "links of 10mbit; the worst prediction is 9.8% off\n")
+    monkeypatch.setattr(targets.os, "geteuid", lambda: 0)
+    (worst,) = targets.predictions(targets.Setting())
+    assert worst.value == 9.8 and worst.met

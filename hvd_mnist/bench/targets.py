@@ -58,6 +58,10 @@ class Found:
         return self.value >= self.wish if self.at_least else self.value <= self.wish
 
 
+class LeftOut(Exception):
+    """This row cannot be measured here; the reason in words."""
+
+
 def child(*words: str) -> str:
     """Standard output of a command that must end well within LIMIT_SECONDS."""
     process = subprocess.Popen(
@@ -136,7 +140,7 @@ def exposed(setting: Setting) -> list[Found]:
 def torch(setting: Setting) -> list[Found]:
     """Images a CPU second and a second, of our step and of PyTorch's DDP, in turn."""
     if setting.torch is None:
-        return []
+        raise LeftOut("no --torch PYTHON was given")
     words = (setting.torch, "-m", "torch.distributed.run", "--nproc-per-node", "2", torch_ddp.__file__)
     return _against(setting, words, 1.10, lambda told: f"PyTorch {told['torch']} DDP")
 
@@ -164,6 +168,48 @@ def _against(setting: Setting, theirs: tuple[str, ...], wish: float, name: Calla
         row = f"cnn, 2 ranks, {what} against {name(told[theirs][0])}"
         found.append(Found(row, statistics.median(ratios), wish, True, "x", ratios, note))
     return found
+
+
+def scaling(setting: Setting) -> list[Found]:
+    """Images a second and a rank on two ranks, as part of one rank's; and the same by CPU seconds."""
+    told = _told_in_a_file(*HVD_MNIST, "bench", "scaling", "-np", "1,2", "--repeats", str(setting.repeats))
+    row = next(row for row in told["rows"] if row["ranks"] == 2)
+    return [
+        Found(f"efficiency from 1 to 2 ranks, {what}", round(its["median"], 3), 0.97, True, "x",
+              (its["least"], its["most"]), f"{its['least']:.2f} to {its['most']:.2f}, n {its['n']}")
+        for what, its in (("images a second", row["efficiency"]), ("CPU seconds", row["cpu_efficiency"]))
+    ]  # fmt: skip
+
+
+def older_ways(setting: Setting) -> list[Found]:
+    """Images a second of the ring, as a multiple of each older way's: two replicas, the same work, in turn."""
+    with tempfile.TemporaryDirectory(prefix="hvd-mnist-bench-") as folder:
+        place = ("--folder", str(Path(folder) / "compare"))
+        told = _told_in_a_file(*HVD_MNIST, "bench", "compare", "-np", "2", "--repeats", str(setting.repeats), *place)
+    speeds = {system: its["images_per_second"] for system, its in told["systems"].items()}
+    ring = speeds.pop("ring")["median"]
+    return [
+        Found(f"the ring against {system}, 2 replicas, images a second", round(ring / its["median"], 3), 1.0, True, "x",
+              (round(ring / its["median"], 3),), f"{ring:.0f} against {its['median']:.0f}")
+        for system, its in speeds.items()
+    ]  # fmt: skip
+
+
+def predictions(setting: Setting) -> list[Found]:
+    """The worst prediction of the cost model for 4 and 8 ranks over limited links, fitted on 2: pretended hosts."""
+    program = Path(__file__).parents[2] / "tests" / "cluster" / "check_predictions.py"
+    if os.geteuid() != 0 or not program.exists():
+        raise LeftOut("pretended hosts need root and the repository's tests/cluster")
+    told = child(sys.executable, str(program), "--ways", "horovod-gloo", "--within", "100")
+    worst = float(re.search(r"the worst prediction is ([\d.]+)% off", told)[1])
+    return [Found("prediction against measurement, 4 and 8 ranks", worst, 15, False, "%", (worst,))]
+
+
+def _told_in_a_file(*words: str) -> dict:
+    """What a command of ours writes with ``--json``."""
+    with tempfile.TemporaryDirectory(prefix="hvd-mnist-bench-") as folder:
+        child(*words, "--json", f"{folder}/told.json")
+        return json.loads(Path(folder, "told.json").read_text(encoding="utf-8"))
 
 
 def recipe(setting: Setting) -> list[Found]:
@@ -239,11 +285,14 @@ def _cpu_seconds(*words: str) -> float:
 ROWS: dict[str, Callable[[Setting], list[Found]]] = {
     "allreduce": allreduce,
     "exposed": exposed,
+    "scaling": scaling,
     "torch": torch,
     "tf-distribute": tf_distribute,
+    "older-ways": older_ways,
     "recipe": recipe,
     "start": start,
     "memory": memory,
+    "predictions": predictions,
 }
 
 
@@ -261,11 +310,11 @@ def run(only: tuple[str, ...], setting: Setting, as_json: str | None = None) -> 
         )
     console, found = Console(), []
     for name in only or tuple(ROWS):
-        if name == "torch" and setting.torch is None:
-            console.say("torch: left out, no --torch PYTHON was given")
-            continue
         console.say(f"measuring: {name}")
-        found += ROWS[name](setting)
+        try:
+            found += ROWS[name](setting)
+        except LeftOut as reason:
+            console.say(f"{name}: left out, {reason}")
     lines = [
         (each.what, f"{'at least' if each.at_least else 'at most'} {each.wish:g} {each.unit}",
          f"{each.value:g} {each.unit}", "yes" if each.met else "no", each.note)

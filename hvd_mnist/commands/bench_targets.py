@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import click
 
-ROWS = ("allreduce", "exposed", "torch", "tf-distribute", "recipe", "start", "memory")
+ROWS = (
+    "allreduce",
+    "exposed",
+    "scaling",
+    "torch",
+    "tf-distribute",
+    "older-ways",
+    "recipe",
+    "start",
+    "memory",
+    "predictions",
+)
 
 
 @click.command()
