@@ -94,7 +94,8 @@ def test_rows_of_other_benchmarks_are_read(monkeypatch):
         },
         "compare": {
             "systems": {
-                name: {"images_per_second": {"median": speed}} for name, speed in (("single", 50), ("ring", 90))
+                name: {"images_per_second": {"median": speed}, "cpu_ms_per_image": {"median": cpu}}
+                for name, speed, cpu in (("single", 50, 3.0), ("ring", 90, 2.0))
             }
         },
     }
