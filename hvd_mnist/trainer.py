@@ -78,6 +78,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     from hvd_mnist.keras.stragglers import StragglerCallback
     from hvd_mnist.training_callbacks import (
         Checkpoints,
+        FirstStepUnsearched,
         Patience,
         Plateau,
         Preemption,
@@ -256,6 +257,7 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     )
     rates = [plateau] if plateau else []
     times = [StepTimes()] if config.step_times else []
+    unsearched = FirstStepUnsearched()
     watch = [StragglerCallback(console.say, note_straggler)] if config.watch_stragglers else []
     injected = [injection.InjectFaults(faults, progress)] if faults else []
     evaluator = Evaluator(
@@ -269,7 +271,6 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
     started, cpu_started, traffic_started = time.perf_counter(), time.process_time(), traffic.counters()
     from hvd_mnist.data.pipeline import data_failure
 
-    garbage.pause()  # until the first step has been traced and made
     with preemption, console.progress(total, done):
         injection.reach(faults, "step", 0, model)
         for epoch in range(done // per_epoch, -(-total // per_epoch)):
@@ -298,7 +299,19 @@ def train(config: TrainConfig, knob_sources: dict[str, str] | None = None) -> di
                     initial_epoch=epoch,
                     verbose=0,
                     shuffle=False,  # the pipeline has done it
-                    callbacks=[*times, averages, finite, proof, progress, *watch, *rates, *injected, saves, preemption],
+                    callbacks=[
+                        *times,
+                        unsearched,
+                        averages,
+                        finite,
+                        proof,
+                        progress,
+                        *watch,
+                        *rates,
+                        *injected,
+                        saves,
+                        preemption,
+                    ],
                 )
             except tf.errors.OpError as error:
                 raise hvd.proof_failure(optimizer) or data_failure(error) or error from None

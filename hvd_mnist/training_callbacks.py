@@ -83,8 +83,6 @@ class Progress(keras.callbacks.Callback):
             return
         self.step += 1
         self.steps_made += 1
-        if self.steps_made == 1:
-            garbage.settle()
         if self.step % self.log_every:
             return
         before, self._since = self._since, self._now()
@@ -118,6 +116,21 @@ class Progress(keras.callbacks.Callback):
             f"epoch {self.epoch + 1}: test accuracy {evaluation.accuracy:.2%} "
             f"({evaluation.correct} of {evaluation.examples}), test loss {evaluation.loss:.4f}"
         )
+
+
+class FirstStepUnsearched(keras.callbacks.Callback):
+    """No search for garbage while the first step is traced and made (runtime/garbage.py)."""
+
+    made = False
+
+    def on_train_begin(self, logs=None):
+        if not self.made:
+            garbage.pause()
+
+    def on_train_batch_end(self, batch, logs=None):
+        if not self.made:
+            self.made = True
+            garbage.settle()
 
 
 class Checkpoints(keras.callbacks.Callback):
