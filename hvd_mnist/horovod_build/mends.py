@@ -26,6 +26,12 @@ _WAKE = (
     "(runtime/world.py), what is enqueued wakes it; the cycle is then how often idle ranks look for each other."
 )
 
+_IN_PLACE = (
+    "Each sum gets new memory, into which the gradient is copied: page faults and a copy of the whole model every step. On "
+    "a CPU a gradient that nobody else reads becomes the sum in its own memory. An exchange of 4.8 MB took 2.8 CPU ms "
+    "less, over Gloo and MPI; GPUs were not measured and stay as they are."
+)
+
 _NOTED = (
     "horovodrun asks whether there is Gloo, or MPI, by importing TensorFlow in a process of its own: 5 CPU seconds "
     "before each start. The build knows it, and notes it."
@@ -214,6 +220,97 @@ class TensorQueue {
   }
 """,
         _WAKE,
+    ),
+    Mend(
+        "third_party/gloo/gloo/transport/tcp/pair.cc",
+        """  std::unique_lock<std::mutex> lock(m_, std::try_to_lock);
+  if (!lock) {
+    return;
+  }
+
+  // State must be <= CONNECTED.
+""",
+        """  // Until then the lock is waited for, for a millisecond at most: who returns at once is called again at once.
+  struct timespec latest;
+  clock_gettime(CLOCK_REALTIME, &latest);
+  latest.tv_nsec += 1000000;
+  if (latest.tv_nsec >= 1000000000) {
+    latest.tv_nsec -= 1000000000;
+    latest.tv_sec++;
+  }
+  if (pthread_mutex_timedlock(m_.native_handle(), &latest) != 0) {
+    return;
+  }
+  std::unique_lock<std::mutex> lock(m_, std::adopt_lock);
+
+  // State must be <= CONNECTED.
+""",
+        "Gloo's thread for the sockets spins (epoll_wait, a lock that is held, epoll_wait ...) while another thread of the "
+        "process sends, and takes the core that the other rank needs: 56 calls of epoll_wait for an exchange of 64 kB "
+        "between two ranks on two cores, which took 4.1 ms instead of 1.9, and 4.8 MB 12.6 instead of 9.0.",
+    ),
+    Mend(
+        "third_party/gloo/gloo/transport/tcp/pair.cc",
+        "#include <string.h>\n",
+        "#include <pthread.h>\n#include <string.h>\n#include <time.h>\n",
+        "What the lock above needs.",
+    ),
+    Mend(
+        "horovod/tensorflow/mpi_ops.cc",
+        "int GetDeviceID(OpKernelContext* context);\n",
+        """int GetDeviceID(OpKernelContext* context);
+
+// Output i, of the shape of input i: on a CPU that input's memory, where no other operation holds it.
+Status OutputLikeInput(OpKernelContext* context, int device, int i, Tensor** output) {
+  auto shape = context->input(i).shape();
+  return device == CPU_DEVICE_ID
+             ? context->forward_input_or_allocate_output({i}, i, shape, output)
+             : context->allocate_output(i, shape, output);
+}
+""",
+        _IN_PLACE,
+    ),
+    Mend(
+        "horovod/tensorflow/mpi_ops.cc",
+        """      auto tensor = context->input(i);
+      OP_REQUIRES_OK_ASYNC(
+          context, context->allocate_output(i, tensor.shape(), &outputs[i]),
+          done);
+""",
+        """      OP_REQUIRES_OK_ASYNC(
+          context, OutputLikeInput(context, device, i, &outputs[i]), done);
+""",
+        _IN_PLACE,
+    ),
+    Mend(
+        "horovod/tensorflow/mpi_ops.cc",
+        """    auto tensor = context->input(0);
+    horovod::common::ReduceOp reduce_op = static_cast<horovod::common::ReduceOp>(reduce_op_);
+    Tensor* output;
+    OP_REQUIRES_OK_ASYNC(
+        context, context->allocate_output(0, tensor.shape(), &output), done);
+""",
+        """    horovod::common::ReduceOp reduce_op = static_cast<horovod::common::ReduceOp>(reduce_op_);
+    Tensor* output;
+    OP_REQUIRES_OK_ASYNC(
+        context, OutputLikeInput(context, device, 0, &output), done);
+    auto tensor = context->input(0);  // after the output: a copy of a tensor holds its memory too
+""",
+        _IN_PLACE,
+    ),
+    Mend(
+        "horovod/common/ops/gloo_operations.cc",
+        """    std::memcpy(buffer_data, first_entry.tensor->data(),
+                (size_t)first_entry.tensor->size());
+    fused_input_data = buffer_data;
+""",
+        """    if (buffer_data != first_entry.tensor->data()) {
+      std::memcpy(buffer_data, first_entry.tensor->data(),
+                  (size_t)first_entry.tensor->size());
+    }
+    fused_input_data = buffer_data;
+""",
+        _IN_PLACE,
     ),
     Mend(
         "CMakeLists.txt",
