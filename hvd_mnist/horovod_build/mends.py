@@ -257,16 +257,18 @@ class TensorQueue {
     ),
     Mend(
         "horovod/tensorflow/mpi_ops.cc",
-        "int GetDeviceID(OpKernelContext* context);\n",
-        """int GetDeviceID(OpKernelContext* context);
-
-// Output i, of the shape of input i: on a CPU that input's memory, where no other operation holds it.
+        "} // namespace\n\nclass HorovodAllreduceOp : public AsyncOpKernel {\n",
+        """// Output i, of the shape of input i: on a CPU that input's memory, where no other operation holds it.
 Status OutputLikeInput(OpKernelContext* context, int device, int i, Tensor** output) {
   auto shape = context->input(i).shape();
   return device == CPU_DEVICE_ID
              ? context->forward_input_or_allocate_output({i}, i, shape, output)
              : context->allocate_output(i, shape, output);
 }
+
+} // namespace
+
+class HorovodAllreduceOp : public AsyncOpKernel {
 """,
         _IN_PLACE,
     ),
