@@ -27,8 +27,8 @@ _WAKE = (
 )
 
 _IN_PLACE = (
-    "Each sum gets new memory, into which the gradient is copied: page faults and a copy of the whole model every step. On "
-    "a CPU a gradient that nobody else reads becomes the sum in its own memory. An exchange of 4.8 MB took 2.8 CPU ms "
+    "Each sum gets new memory, into which the gradient is copied: page faults and a copy of the model, every step. On a "
+    "CPU a gradient that nobody else reads becomes the sum in its own memory. An exchange of 4.8 MB took 2.8 CPU ms "
     "less, over Gloo and MPI; GPUs were not measured and stay as they are."
 )
 
@@ -230,7 +230,7 @@ class TensorQueue {
 
   // State must be <= CONNECTED.
 """,
-        """  // Until then the lock is waited for, for a millisecond at most: who returns at once is called again at once.
+        """  // So wait for it, a millisecond at most: who returns at once is called again at once.
   struct timespec latest;
   clock_gettime(CLOCK_REALTIME, &latest);
   latest.tv_nsec += 1000000;
@@ -245,9 +245,9 @@ class TensorQueue {
 
   // State must be <= CONNECTED.
 """,
-        "Gloo's thread for the sockets spins (epoll_wait, a lock that is held, epoll_wait ...) while another thread of the "
-        "process sends, and takes the core that the other rank needs: 56 calls of epoll_wait for an exchange of 64 kB "
-        "between two ranks on two cores, which took 4.1 ms instead of 1.9, and 4.8 MB 12.6 instead of 9.0.",
+        "Gloo's thread for the sockets spins (epoll_wait, a lock that is held, epoll_wait ...) while another thread of "
+        "the process sends, and takes the core that the other rank needs: 56 calls of epoll_wait for an exchange of "
+        "64 kB between two ranks on two cores, which took 4.1 ms instead of 1.9, and 4.8 MB 12.6 instead of 9.0.",
     ),
     Mend(
         "third_party/gloo/gloo/transport/tcp/pair.cc",

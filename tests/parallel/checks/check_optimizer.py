@@ -72,6 +72,35 @@ def test_equals_plain_optimizer_on_mean_gradients(kind, graph):
     assert int(np.asarray(wrapped.iterations)) == STEPS
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_a_sum_in_the_gradient_s_memory_leaves_what_is_read_later(together):
+    """Our Horovod sums a gradient in its own memory, unless another operation is still to read it (mends.py)."""
+    rank, size = hvd.rank(), hvd.size()
+    all_ranks = sum(range(1, size + 1))
+
+    @tf.function
+    def step(x):
+        given_away, kept = x * 3.0, x * 5.0
+        if together:
+            first, second = stock.grouped_allreduce([given_away, kept], op=stock.Sum, name="in_place")
+        else:
+            first, second = (
+                stock.allreduce(each, op=stock.Sum, name=f"in_place.{i}") for i, each in enumerate((given_away, kept))
+            )
+        with tf.control_dependencies([first, second]):
+            return first, second, kept + 1.0
+
+    x = tf.constant(np.full(50_000, rank + 1, np.float32))
+    for _ in range(3):
+        first, second, kept = step(x)
+        np.testing.assert_array_equal(first, np.full(50_000, 3.0 * all_ranks))
+        np.testing.assert_array_equal(second, np.full(50_000, 5.0 * all_ranks))
+        np.testing.assert_array_equal(kept, np.full(50_000, 5.0 * (rank + 1) + 1))
+    eager = stock.allreduce(x, op=stock.Sum, name="in_place.eager")
+    np.testing.assert_array_equal(eager, np.full(50_000, float(all_ranks)))
+    np.testing.assert_array_equal(x, np.full(50_000, rank + 1.0))  # the caller's own
+
+
 def test_instance_and_class_stay():
     schedule = keras.optimizers.schedules.CosineDecay(0.01, 10)
     optimizer = keras.optimizers.Adam(schedule)
