@@ -107,7 +107,7 @@ class TrainConfig:
     )
     optimizer: str = knob("adam", "the update rule", group="Optimization", choices=("adam", "sgd"))
     learning_rate: float = knob(
-        0.0042, "rate for one rank; scaled as --lr-scaling says", group="Optimization", above=0.0
+        0.006, "rate for one rank; scaled as --lr-scaling says", group="Optimization", above=0.0
     )
     lr_scaling: str = knob(
         "sqrt",

@@ -33,7 +33,7 @@ def test_bytes_by_the_law_on_four_hosts(make_hosts, tmp_path, monkeypatch):
     found = json.loads(told.read_text())
     assert found["bytes_from"] == "interfaces"
     assert max(found["weight_differences"].values()) < 1e-5
-    model = 4 * 174_906
+    model = 4 * 161_066
     server, ring = (found["systems"][name]["tasks"] for name in ("ps-sync", "ring"))
     for way in ("sent", "received"):
         assert server["ps:0"][way]["median"] == pytest.approx(3 * model, rel=0.1)
