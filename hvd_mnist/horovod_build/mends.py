@@ -28,7 +28,7 @@ _WAKE = (
 
 _IN_PLACE = (
     "Each sum gets new memory, into which the gradient is copied: page faults and a copy of the model each step. On a "
-    "CPU a gradient that nobody else reads becomes the sum in its own memory. An exchange of 4.8 MB took 2.8 CPU ms "
+    "CPU a gradient that nobody else reads becomes the sum in its own memory. An exchange of 4.8 MB took 3 CPU ms "
     "less, over Gloo and MPI; GPUs were not measured and stay as they are."
 )
 
