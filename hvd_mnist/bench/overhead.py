@@ -5,7 +5,7 @@
 All sides train the same network on the same batches with the same wait settings, in the same processes, block by
 block in turn, so that a machine whose speed drifts is the same machine for all. Reported: CPU seconds per step
 and rank (all threads of the process, so Horovod's background thread counts), as medians over blocks, and the
-median of the ratios of neighbouring blocks.
+median of the ratios of neighbouring blocks with the interval that it lies in.
 
     ours      model.fit with hvd.DistributedOptimizer and the callbacks of the trainer
     by hand   tf.function of forward, backward, hvd.grouped_allreduce, optimizer.apply: our layer's cost
@@ -15,9 +15,12 @@ median of the ratios of neighbouring blocks.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
 import statistics
 import time
+from collections.abc import Sequence
 
 from hvd_mnist.errors import HvdMnistError
 
@@ -121,20 +124,36 @@ def measure(model_name: str, batch: int, steps: int, blocks: int, threads: int, 
 
 
 def summarize(samples: list[dict]) -> dict:
-    """Medians over ranks and blocks of each side, and of the ratio of the first side to each other in paired blocks."""
+    """Of each side the median over ranks and blocks; of the first side to each other, the median of the blocks' ratios.
+
+    A block's ratio is of all ranks' seconds together; ``n`` is the number of blocks, ``interval`` from `interval_of`.
+    """
     result = {}
     first, *others = samples[0]
     for clock in ("cpu", "wall"):
-        seconds = {name: [value for rank in samples for value in rank[name][clock]] for name in samples[0]}
-        result[clock] = {name: {"ms": round(1000 * statistics.median(its), 3)} for name, its in seconds.items()}
+        by_block = {name: list(zip(*(rank[name][clock] for rank in samples), strict=True)) for name in samples[0]}
+        result[clock] = {
+            name: {"ms": round(1000 * statistics.median(itertools.chain(*its)), 3)} for name, its in by_block.items()
+        }
         for name in others:
-            ratios = sorted(a / b for a, b in zip(seconds[first], seconds[name], strict=True))
+            ratios = [sum(a) / sum(b) for a, b in zip(by_block[first], by_block[name], strict=True)]
             result[clock][name] |= {
                 f"{first} / {name}": round(statistics.median(ratios), 4),
+                "interval": interval_of(ratios),
                 "quartiles": [round(q, 4) for q in statistics.quantiles(ratios, n=4)[::2]] if len(ratios) > 1 else None,
                 "n": len(ratios),
             }
     return result
+
+
+def interval_of(values: Sequence[float]) -> list[float] | None:
+    """Where the true median lies in at least 95 of 100 cases: two of the values, by the binomial distribution of how
+    many fall below it. None for fewer than 6, of which no two do."""
+    count, outside, tail = len(values), 0, 0.0
+    while (tail := tail + math.comb(count, outside) / 2**count) <= 0.025:
+        outside += 1
+    in_order = sorted(values)
+    return [round(in_order[outside - 1], 4), round(in_order[count - outside], 4)] if outside else None
 
 
 def _dataset(images, labels, batch):

@@ -121,7 +121,7 @@ def exposed(setting: Setting) -> list[Found]:
             "--steps",
             "10",
             "--blocks",
-            str(4 * setting.repeats),
+            str(8 * setting.repeats),
         )
     )
     rows = []
@@ -131,8 +131,8 @@ def exposed(setting: Setting) -> list[Found]:
     ):
         ratio = found["cpu"][other]
         value = round(100 * (ratio[f"ours / {other}"] - 1), 1)
-        low, high = (round(100 * (q - 1), 1) for q in ratio["quartiles"])
-        note = f"quartiles {low} to {high}, n {ratio['n']}; {found['cpu']['ours']['ms']:.0f} ms a step and rank"
+        low, high = (round(100 * (bound - 1), 1) for bound in ratio["interval"])
+        note = f"95 % interval {low} to {high}, n {ratio['n']}; {found['cpu']['ours']['ms']:.0f} ms a step and rank"
         rows.append(Found(what, value, wish, False, "%", (value,), note))
     return rows
 

@@ -107,7 +107,7 @@ def measure(model_name: str, steps: int, blocks: int) -> dict:
         told[wire] |= {f"{clock}_ms": round(1e3 * statistics.median(s), 2) for clock, s in seconds[wire].items()}
     for wire in WIRES:
         trained, mean_loss = fitted(wire, steps)
-        logits = trained.predict(arrays.test_images[..., None] / np.float32(255), batch_size=200, verbose=0)
+        logits = trained.predict(arrays.test_images[:][..., None] / np.float32(255), batch_size=200, verbose=0)
         told[wire] |= {
             "training_loss": round(float(mean_loss), 5),
             "test_loss": round(float(loss_of(arrays.test_labels, logits)), 5),

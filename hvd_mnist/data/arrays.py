@@ -11,9 +11,9 @@ import numpy as np
 
 from hvd_mnist.data.catalogue import KNOWN, Known, check_hashes
 from hvd_mnist.data.files import digest
-from hvd_mnist.data.mapped import stamp_of
 from hvd_mnist.data.records import Records
 from hvd_mnist.data.shard import epoch_permutation, step_indices
+from hvd_mnist.data.stored import Stored, stamp_of
 from hvd_mnist.errors import DataError
 
 TEST_BATCH = 200  # a pass of the cnn over 500 images takes 110 MiB for a moment, more than its training step
@@ -26,7 +26,7 @@ class Arrays:
     Attributes:
         name: as asked for.
         train_images, test_images: uint8 [N, height, width] or [N, height, width, channels]; in memory, or
-            `records.Records`, which reads them when they are asked for.
+            `stored.Stored` or `records.Records`, which read them when they are asked for.
         train_labels, test_labels: int64 [N], each in 0..classes-1.
         classes: number of classes.
         is_sample: True for a small part of a larger data set: its accuracy is no result for the whole.
@@ -34,31 +34,31 @@ class Arrays:
             TFRecord images, hash of the records.
         origin: where the arrays came from, for a banner.
         class_names: what the classes are called, where the data says it; else empty.
-        mapped: the cached file whose pages the arrays are, one copy for a host; None: our own memory.
+        stored: the cached file that images are read from, one copy for a host; None: they are in our own memory.
         stamp: what `check_unchanged` knows that file by.
     """
 
     name: str
-    train_images: np.ndarray | Records
+    train_images: np.ndarray | Stored | Records
     train_labels: np.ndarray
-    test_images: np.ndarray | Records
+    test_images: np.ndarray | Stored | Records
     test_labels: np.ndarray
     classes: int
     is_sample: bool
     sha256: dict[str, str]
     origin: str
     class_names: tuple[str, ...] = ()
-    mapped: Path | None = None
+    stored: Path | None = None
     stamp: tuple[int, ...] | None = None
 
     def check_unchanged(self) -> None:
-        """Look whether the mapped file is still what was checked; its hashes are taken only where its date is another.
+        """Look whether the stored file is still what was checked; its hashes are taken only where its date is another.
 
         Raises:
             DataError: somebody wrote into the file while ranks trained on it. (A file that was replaced, or deleted,
-                is no such case: the old one stays mapped.)
+                is no such case: the old one stays open.)
         """
-        if self.mapped is None or stamp_of(self.mapped) == self.stamp:
+        if self.stored is None or stamp_of(self.stored) == self.stamp:
             return
         labels = {"train_labels": self.train_labels.astype(np.uint8), "test_labels": self.test_labels.astype(np.uint8)}
         images = {"train_images": self.train_images, "test_images": self.test_images}
@@ -66,7 +66,7 @@ class Arrays:
             check_hashes(KNOWN[self.name], images | labels)
         except DataError as wrong:
             raise DataError(
-                f"{self.mapped} on {socket.gethostname()} was written into while it was trained on ({wrong.message})",
+                f"{self.stored} on {socket.gethostname()} was written into while it was trained on ({wrong.message})",
                 "go on from the newest checkpoint with --resume auto; put a new file there by renaming it",
             ) from None
 
@@ -122,7 +122,7 @@ def checked(
         known: the data set whose hashes they have.
         class_names: where the data says them.
         sha256: hashes that are known already; of the other arrays they are taken now.
-        stamp: of the cached file ``origin``, taken before its hashes were; used where the arrays are its pages.
+        stamp: of the cached file ``origin``, taken before its hashes were; used where images are read from it.
 
     Raises:
         DataError: which array is wrong, and what was expected.
@@ -143,7 +143,7 @@ def checked(
     if arrays["train_images"].shape[1:] != arrays["test_images"].shape[1:]:
         shapes = [arrays[f"{part}_images"].shape[1:] for part in ("train", "test")]
         raise DataError(f"{origin}: train images are {shapes[0]} and test images {shapes[1]}, expected the same")
-    mapped = known is not None and isinstance(arrays["train_images"].base, np.memmap)
+    stored = known is not None and isinstance(arrays["train_images"], Stored)
     labels = {part: arrays[f"{part}_labels"] for part in ("train", "test")}
     classes = len(class_names) or 1 + int(max(part.max() for part in labels.values()))
     if known:
@@ -165,6 +165,6 @@ def checked(
         sha256=sha256,
         origin=origin,
         class_names=class_names,
-        mapped=Path(origin) if mapped else None,
-        stamp=stamp if mapped else None,
+        stored=Path(origin) if stored else None,
+        stamp=stamp if stored else None,
     )

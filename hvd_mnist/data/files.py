@@ -33,9 +33,16 @@ ARRAYS = {
 }
 
 
-def digest(array: np.ndarray) -> str:
-    """sha256 of an array's raw bytes in C order, as hex: of the payload of its IDX file if it is uint8."""
-    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+def digest(array) -> str:
+    """sha256 of an array's raw bytes in C order, as hex: of the payload of its IDX file if it is uint8.
+
+    Args:
+        array: [N, ...], or what gives arrays for slices of it (`stored.Stored`): a megabyte at a time is looked at.
+    """
+    sha256, rows = hashlib.sha256(), max(1, (1 << 20) // max(1, math.prod(array.shape[1:]) * array.dtype.itemsize))
+    for first in range(0, len(array), rows):
+        sha256.update(np.ascontiguousarray(array[first : first + rows]).data)
+    return sha256.hexdigest()
 
 
 def first_words(error: Exception) -> str:

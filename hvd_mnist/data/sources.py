@@ -35,7 +35,7 @@ from hvd_mnist.data.arrays import Arrays, checked
 from hvd_mnist.data.catalogue import KNOWN, Known, check_hashes
 from hvd_mnist.data.files import ARRAYS, read_idx, read_npz, write_npz
 from hvd_mnist.data.lock import only_one
-from hvd_mnist.data.mapped import map_npz, on_this_host, stamp_of
+from hvd_mnist.data.stored import on_this_host, stamp_of, store_npz
 from hvd_mnist.errors import DataError, UsageError
 
 Notify = Callable[[str], None]
@@ -164,11 +164,11 @@ def _load_known(name: str, cache: Path, offline: bool, wait_limit: float, notify
 
 
 def _read_cached(known: Known, path: Path) -> tuple[dict[str, np.ndarray] | None, str]:
-    """The cached arrays, the file's own pages where they can be, or None and what is wrong with the file."""
+    """The cached arrays, images `Stored` where they can be, or None and what is wrong with the file."""
     if not path.exists():
         return None, "no such file"
     try:
-        arrays = (map_npz(path) if on_this_host(path) else None) or read_npz(path)
+        arrays = (store_npz(path) if on_this_host(path) else None) or read_npz(path)
         check_hashes(known, arrays)
     except DataError as wrong:
         return None, wrong.message

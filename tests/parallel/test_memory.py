@@ -1,4 +1,4 @@
-"""What a rank's memory is told to be; and that nobody trains on a mapped file that somebody writes into."""
+"""What a rank's memory is told to be; and that nobody trains on a file that somebody spoils."""
 
 import json
 import os
@@ -37,7 +37,22 @@ def test_each_act_of_the_trainer_is_told(sample, tmp_path):
     assert rows[1]["resident"] > rows[0]["resident"] + 100  # TensorFlow
 
 
-def test_a_mapped_file_that_is_written_into_ends_the_job_in_one_line(sample, tmp_path):
+def overwrite(file):
+    with file.open("r+b") as opened:
+        opened.seek(os.path.getsize(file) // 2)  # in the training images, which are four fifths of it
+        opened.write(bytes(range(256)))
+
+
+def cut_short(file):
+    os.truncate(file, os.path.getsize(file) // 2)
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [(overwrite, "{file} on "), (cut_short, "{file}: cut short while it was trained on (")],
+    ids=["written into", "cut short"],
+)
+def test_a_cached_file_that_is_spoiled_ends_the_job_in_one_line(harm, says, sample, tmp_path):
     file, folder = tmp_path / "cache" / "data" / "sample.npz", tmp_path / "run"
     file.parent.mkdir(parents=True)
     shutil.copy(sample, file)
@@ -48,11 +63,10 @@ def test_a_mapped_file_that_is_written_into_ends_the_job_in_one_line(sample, tmp
         while not (metrics.exists() and '"kind": "step"' in metrics.read_text()):
             assert time.monotonic() < deadline and job.poll() is None
             time.sleep(0.05)
-        with file.open("r+b") as opened:
-            opened.seek(os.path.getsize(file) // 2)  # in the training images, which are four fifths of it
-            opened.write(bytes(range(256)))
+        harm(file)
         output, _ = job.communicate(timeout=200)
     assert job.returncode != 0
-    assert f"{file} on " in output and "was written into while it was trained on (" in output, output[-3000:]
-    assert "Traceback" not in output.split("was written into")[0]
+    said = says.format(file=file)
+    assert said in output and "while it was trained on (" in output, output[-3000:]
+    assert "Traceback" not in output.split("while it was trained on")[0]
     assert '"kind": "checkpoint"' in metrics.read_text() or not list((folder / "checkpoints").glob("step-*"))
