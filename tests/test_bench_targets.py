@@ -42,7 +42,7 @@ def test_a_child_that_does_not_end_is_ended(monkeypatch):
 
 def test_cpu_seconds_are_the_childs():
     spend = "import time\nwhile time.process_time() < 0.5: pass"
-    assert targets._cpu_seconds(sys.executable, "-c", spend) > 0.49  # a difference of sums of ticks
+    assert targets._cpu_seconds(sys.executable, "-c", spend) > 0.45  # a difference of sums of ticks
 
 
 def test_torch_is_asked_for_by_name(tmp_path):

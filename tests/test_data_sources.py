@@ -116,7 +116,7 @@ def test_mnist_is_the_full_real_one():
     assert arrays.train_labels[:5].tolist() == [5, 0, 4, 1, 9]  # the published order
     for array in files.ARRAYS:
         values = getattr(arrays, array)
-        assert files.digest(values.astype(np.uint8)) == sources.KNOWN["mnist"].sha256[array]
+        assert files.digest(np.asarray(values).astype(np.uint8)) == sources.KNOWN["mnist"].sha256[array]
     again = sources.load("mnist", offline=True, notify=pytest.fail)  # from the cache, with nothing to say
     np.testing.assert_array_equal(again.train_labels, arrays.train_labels)
 

@@ -64,7 +64,7 @@ def test_a_file_that_is_cut_short_is_one_line(cache):
     arrays = sources.load("tiny", cache=cache, offline=True)
     os.truncate(cache / "tiny.npz", 4000)  # labels and test images come first
     for images in (arrays.train_images, arrays.test_images):
-        with pytest.raises(DataError, match=r"tiny\.npz: cut short while it was trained on \(\d* of 7840 bytes at byte"):
+        with pytest.raises(DataError, match=r"tiny\.npz: cut short while it was trained on \(\d* of 7840 bytes"):
             images[:10]
     with pytest.raises(DataError, match="was written into while it was trained on"):
         arrays.check_unchanged()

@@ -1,7 +1,7 @@
 """A cached data set in memory once for a host: a rank reads each image when its turn comes, from the kernel's cache.
 
-The file's hashes are checked at every load, like those of arrays that were read whole. ``write_npz`` never writes into a
-file that is there: it renames a new one over it, and who has opened the old one keeps the old one.
+The file's hashes are checked at every load, like those of arrays that were read whole. ``write_npz`` never writes into
+a file that is there: it renames a new one over it, and who has opened the old one keeps the old one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 from hvd_mnist.data.files import ARRAYS, broken_npz_is_one_line, check_claims
 from hvd_mnist.errors import DataError
 
-# A file elsewhere would cross the network again in the middle of a step wherever the kernel's cache had dropped it. It is
-# read whole, as is one on a file system not listed here.
+# A file elsewhere would cross the network again in the middle of a step wherever the kernel's cache had dropped it. It
+# is read whole, as is one on a file system not listed here.
 _LOCAL = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
 
 
@@ -70,7 +70,7 @@ class Stored:
             IndexError: anything else was asked for.
         """
         if isinstance(chosen, tuple):
-            raise IndexError(f"images by a number, a slice or an array of numbers, not by {chosen}; first np.asarray(...)")
+            raise IndexError(f"images by a number, a slice or an array of numbers, not by {chosen}: np.asarray first")
         numbers = np.arange(len(self))[chosen]
         if isinstance(chosen, slice) and chosen.step in (None, 1):
             pixels = self._read(chosen.indices(len(self))[0], len(numbers))
