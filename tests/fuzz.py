@@ -101,6 +101,14 @@ def npz(content: bytes):
     return read_npz(_file(content))
 
 
+def stored_npz(content: bytes):
+    from hvd_mnist.data.files import digest
+    from hvd_mnist.data.stored import Stored, store_npz
+
+    arrays = store_npz(_file(content)) or {}
+    return [digest(images) for images in arrays.values() if isinstance(images, Stored)]
+
+
 def packed_pickle(content: bytes):
     from hvd_mnist.data.download import unpickle_arrays
 
@@ -142,9 +150,10 @@ def readers() -> dict[str, Reader]:
     labels = b"\0\0\x08\x01" + struct.pack(">I", 9) + bytes(9)
     images = b"\0\0\x08\x03" + struct.pack(">III", 2, 3, 4) + bytes(24)
     arrays = {name: np.zeros((4, 2), np.uint8) for name in ("x_train", "y_train", "x_test", "y_test")}
-    stored, deflated = io.BytesIO(), io.BytesIO()
-    np.savez(stored, **arrays)
+    plain, deflated, pictures = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    np.savez(plain, **arrays)
     np.savez_compressed(deflated, **arrays)
+    np.savez(pictures, **arrays | {name: np.zeros((4, 2, 3), np.uint8) for name in ("x_train", "x_test")})
     pickles = [pickle.dumps([(np.zeros((4, 2), np.float32), np.zeros(4, np.int64))], level) for level in (3, 4, 5)]
     texts = [b"h1:4,h2:4", b"gpu[01-04]:4,cpu-[1,3-5]", b"user@host:2,[fd00::1]:4", b"n1 slots=4 max_slots=8 # x"]
     return {
@@ -155,7 +164,8 @@ def readers() -> dict[str, Reader]:
         "manifest-right-digest": Reader(manifest_with_a_right_digest, [written]),
         "idx": Reader(idx, [labels, images, gzip.compress(images)]),
         "idx-in-gzip": Reader(packed_idx, [labels, images]),
-        "npz": Reader(npz, [stored.getvalue(), deflated.getvalue()]),
+        "npz": Reader(npz, [plain.getvalue(), deflated.getvalue()]),
+        "stored-npz": Reader(stored_npz, [pictures.getvalue()]),
         "pickle": Reader(arrays_pickle, pickles),
         "pickle-in-gzip": Reader(packed_pickle, [gzip.compress(one) for one in pickles]),
     }

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from hvd_mnist.data.files import ARRAYS, broken_npz_is_one_line, check_claims
-from hvd_mnist.errors import DataError
+from hvd_mnist.errors import DataError, printable
 
 # A file elsewhere would cross the network again in the middle of a step wherever the kernel's cache had dropped it. It
 # is read whole, as is one on a file system not listed here.
@@ -96,7 +96,7 @@ class Stored:
 
 
 def store_npz(path: Path) -> dict[str, np.ndarray | Stored] | None:
-    """The four arrays of an .npz, images as `Stored`; None where those are compressed or no bytes in C order.
+    """The four arrays of an .npz, images as `Stored`; None where those are compressed, or no bytes in C order.
 
     Returns:
         the names of `ARRAYS` -> labels as they are in the file, images.
@@ -119,8 +119,10 @@ def store_npz(path: Path) -> dict[str, np.ndarray | Stored] | None:
             name_bytes, extra_bytes = struct.unpack("<HH", file.read(4))
             file.seek(entry.header_offset + 30 + name_bytes + extra_bytes)
             shape, fortran, dtype = _header(file)
-            if fortran or dtype != Stored.dtype:
+            if fortran or dtype != Stored.dtype or len(shape) not in (3, 4):
                 return None
+            if file.tell() + math.prod(shape) > os.fstat(file.fileno()).st_size:
+                raise DataError(f"{path}: {key}.npy claims {printable(str(shape))}, more than the file holds")
             arrays[name] = Stored(path, os.dup(file.fileno()), file.tell(), shape)
     return arrays
 

@@ -1,6 +1,7 @@
 """``hvd-mnist bench allreduce`` with real ranks: every backend, right answers, the table, the file, the gate."""
 
 import json
+import re
 import sys
 
 from tests.parallel.ranks import run
@@ -45,3 +46,25 @@ def test_allgather_and_broadcast_in_half_precision(tmp_path):
         (row,) = json.loads(ended.output[ended.output.index("{") :])["rows"]
         assert (row["op"], row["dtype"], row["wrong"]) == (op, "float16", 0)
         assert row["bytes"] == (4096 if op == "allgather" else 2048)
+
+
+LATE = """
+import time
+import numpy as np
+from hvd_mnist.bench.exchange_ranks import Horovod
+exchange = Horovod("allreduce")
+act, read = exchange.prepared([np.arange(8.0)], "float32")
+act()
+if exchange.rank == 1:
+    time.sleep(3)
+print(f"rank {exchange.rank} says {act():.6f} s", flush=True)
+exchange.leave()
+"""
+
+
+def test_the_time_of_an_exchange_begins_with_the_tensors_and_ends_with_the_sums():
+    ended = run([sys.executable, "-c", LATE])
+    ended.assert_ok()
+    seconds = {int(rank): float(said) for rank, said in re.findall(r"rank (\d) says ([\d.]+) s", ended.output)}
+    assert set(seconds) == {0, 1}
+    assert seconds[0] > 2 and 0 < seconds[1] < seconds[0], f"rank 0 waited 3 s for rank 1: {seconds}"
