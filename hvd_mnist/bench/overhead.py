@@ -10,6 +10,9 @@ median of the ratios of neighbouring blocks with the interval that it lies in.
     ours      model.fit with hvd.DistributedOptimizer and the callbacks of the trainer
     by hand   tf.function of forward, backward, hvd.grouped_allreduce, optimizer.apply: our layer's cost
     apart     model.fit with a plain optimizer: no rank waits for another. What communication and our layer cost
+
+Two more take that cost apart, where ``--sides`` asks for them: ``exchange``, apart with hvd.grouped_allreduce of the
+gradients and nothing of ours, and ``one number``, apart with that for all gradients together.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from collections.abc import Sequence
 from hvd_mnist.errors import HvdMnistError
 
 SIDES = ("ours", "by hand", "apart")
+PARTS = ("exchange", "one number")
 
 
 def measure(model_name: str, batch: int, steps: int, blocks: int, threads: int, sides=SIDES, groups=None) -> dict:
@@ -88,6 +92,8 @@ def measure(model_name: str, batch: int, steps: int, blocks: int, threads: int, 
             return hand.model, hand.run
         if name == "apart":
             return fitted(keras.optimizers.SGD(0.01), [])
+        if name in PARTS:
+            return fitted(_exchanging(name), [])
         proof = hvd.callbacks.BroadcastGlobalVariablesCallback(0, check_replicas_every=10**9)
         finite = hvd.callbacks.TerminateOnNaN(gradients=True)
         return fitted(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01), groups=groups), [proof, finite], clock_of)
@@ -156,6 +162,27 @@ def interval_of(values: Sequence[float]) -> list[float] | None:
     return [round(in_order[outside - 1], 4), round(in_order[count - outside], 4)] if outside else None
 
 
+def _exchanging(what: str):
+    """SGD with Horovod's call in it: for the gradients, or for one number once they are there."""
+    import horovod.tensorflow as hvd
+    import keras
+    import tensorflow as tf
+
+    class Exchanging(keras.optimizers.SGD):
+        def apply(self, grads, trainable_variables=None):
+            grads, settings = list(grads), {"name": what.replace(" ", "_"), "ignore_name_scope": True}
+            if what == "exchange":
+                grads = hvd.grouped_allreduce(grads, **settings)
+            else:
+                with tf.control_dependencies(grads):
+                    number = tf.identity(tf.constant([1.0]))
+                with tf.control_dependencies([hvd.allreduce(number, **settings)]):
+                    grads = [tf.identity(gradient) for gradient in grads]
+            super().apply(grads, trainable_variables)
+
+    return Exchanging(0.01)
+
+
 def _dataset(images, labels, batch):
     import tensorflow as tf
 
@@ -204,8 +231,8 @@ def main():
     parser.add_argument("--sides", default=",".join(SIDES), help="which, the first against each other")
     arguments = parser.parse_args()
     sides = arguments.sides.split(",")
-    if unknown := set(sides) - set(SIDES):
-        parser.error(f"--sides {unknown.pop()}: expected some of {','.join(SIDES)}")
+    if unknown := set(sides) - {*SIDES, *PARTS}:
+        parser.error(f"--sides {unknown.pop()}: expected some of {','.join([*SIDES, *PARTS])}")
     found = measure(
         arguments.model,
         arguments.batch,

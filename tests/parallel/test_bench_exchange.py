@@ -63,7 +63,7 @@ exchange.leave()
 
 
 def test_the_time_of_an_exchange_begins_with_the_tensors_and_ends_with_the_sums():
-    ended = run([sys.executable, "-c", LATE])
+    ended = run([sys.executable, "-c", LATE], launcher="gloo", np=2)
     ended.assert_ok()
     seconds = {int(rank): float(said) for rank, said in re.findall(r"rank (\d) says ([\d.]+) s", ended.output)}
     assert set(seconds) == {0, 1}

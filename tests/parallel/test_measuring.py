@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hvd_mnist.bench import step_parts, timeline, timeline_merge
+from hvd_mnist.bench import overhead, step_parts, targets, timeline, timeline_merge
 from hvd_mnist.runtime import timeline as timeline_file
 from tests.made_runs import assert_documented
 from tests.parallel.ranks import run, train
@@ -73,3 +73,17 @@ def test_scaling_of_the_trainer(tmp_path):
             assert parts == pytest.approx(rank["mean_ms"]["step"]) and rank["mean_ms"]["compute"] > 0
     assert one["parts_ms"]["wait"]["most"] == 0
     assert "1 of 2" in ended.output and "test accuracy" not in ended.output
+
+
+def test_the_sides_of_a_step():
+    """Ours and the loop by hand must end with the same weights, or the benchmark itself fails."""
+    sides = [*overhead.SIDES, *overhead.PARTS]
+    words = ("--model", "mlp", "--batch", "8", "--steps", "2", "--blocks", "6", "--sides", ",".join(sides))
+    ended = run([sys.executable, "-m", "hvd_mnist.bench.overhead", *words], launcher="gloo", np=2)
+    ended.assert_ok()
+    found = json.loads(re.search(r"^\{$.*^\}$", targets.MARK.sub("", ended.output), re.MULTILINE | re.DOTALL)[0])
+    for clock in ("cpu", "wall"):
+        assert list(found[clock]) == sides and all(side["ms"] > 0 for side in found[clock].values())
+        for side in sides[1:]:
+            low, high = found[clock][side]["interval"]
+            assert low <= found[clock][side][f"ours / {side}"] <= high and found[clock][side]["n"] == 6
