@@ -3,7 +3,7 @@
     algbw = bytes / time                      what a user sees
     busbw = algbw x factor                    what the busiest link carries, comparable with the hardware's figure
 
-The factor is the least that any algorithm can do (docs/performance.md derives it): an allreduce moves each byte
+The factor is the least that any algorithm can do (docs/bandwidth.md derives it): an allreduce moves each byte
 2 (n-1)/n times over every rank's link, an allgather (n-1)/n times, a broadcast once. Source: nccl-tests,
 doc/PERFORMANCE.md; Patarasuk and Yuan, JPDC 69(2), 2009.
 """
