@@ -129,7 +129,7 @@ def test_a_file_that_is_only_touched_is_the_same(cache):
 def test_a_file_that_is_written_into_is_found_out(cache):
     arrays = sources.load("tiny", cache=cache, offline=True)
     with (cache / "tiny.npz").open("r+b") as file:
-        file.seek(arrays.train_images._start + 100)
+        file.seek(int(arrays.train_images._starts[0]) + 100)
         byte = file.read(1)[0]
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte ^ 1]))

@@ -57,7 +57,8 @@ class Stored:
     def __init__(self, path: Path, descriptor: int, start: int, shape: tuple[int, ...]):
         self.path, self.shape, self.ndim = path, shape, len(shape)
         self._file = os.fdopen(descriptor, "rb", buffering=0)  # closed with its last reference
-        self._start, self._bytes = start, math.prod(shape[1:])
+        self._bytes = math.prod(shape[1:])
+        self._starts = start + self._bytes * np.arange(len(self))
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -71,18 +72,18 @@ class Stored:
         """
         if isinstance(chosen, tuple):
             raise IndexError(f"images by a number, a slice or an array of numbers, not by {chosen}: np.asarray first")
-        numbers = np.arange(len(self))[chosen]
+        starts = self._starts[chosen]
         if isinstance(chosen, slice) and chosen.step in (None, 1):
-            pixels = self._read(chosen.indices(len(self))[0], len(numbers))
+            pixels = self._read(int(starts[0]), len(starts)) if len(starts) else b""
         else:
-            pixels = b"".join([self._read(number, 1) for number in numbers.ravel().tolist()])
-        return np.frombuffer(pixels, np.uint8).reshape(*numbers.shape, *self.shape[1:])
+            pixels = b"".join([self._read(start, 1) for start in starts.ravel().tolist()])
+        return np.frombuffer(pixels, np.uint8).reshape(*starts.shape, *self.shape[1:])
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
         return self[:].astype(dtype or self.dtype)
 
-    def _read(self, first: int, count: int) -> bytes:
-        size, start = count * self._bytes, self._start + first * self._bytes
+    def _read(self, start: int, count: int) -> bytes:
+        size = count * self._bytes
         try:
             pixels = os.pread(self._file.fileno(), size, start)
         except OSError as error:
@@ -96,7 +97,7 @@ class Stored:
 
 
 def store_npz(path: Path) -> dict[str, np.ndarray | Stored] | None:
-    """The four arrays of an .npz, images as `Stored`; None where those are compressed, or no bytes in C order.
+    """The four arrays of an .npz, images as `Stored`; None where those are compressed, or no bytes in C order, or none.
 
     Returns:
         the names of `ARRAYS` -> labels as they are in the file, images.
@@ -119,7 +120,7 @@ def store_npz(path: Path) -> dict[str, np.ndarray | Stored] | None:
             name_bytes, extra_bytes = struct.unpack("<HH", file.read(4))
             file.seek(entry.header_offset + 30 + name_bytes + extra_bytes)
             shape, fortran, dtype = _header(file)
-            if fortran or dtype != Stored.dtype or len(shape) not in (3, 4):
+            if fortran or dtype != Stored.dtype or len(shape) not in (3, 4) or not math.prod(shape):
                 return None
             if file.tell() + math.prod(shape) > os.fstat(file.fileno()).st_size:
                 raise DataError(f"{path}: {key}.npy claims {printable(str(shape))}, more than the file holds")
