@@ -123,17 +123,24 @@ class Horovod:
         import horovod.tensorflow as hvd
         import tensorflow as tf
 
+        from hvd_mnist.keras.compression import sum_bfloat16
+
         tensors = [tf.cast(tf.constant(array), dtype) for array in arrays]
         answers: list = []
         name = f"{self.op}.{sum(array.size for array in arrays)}"  # the same on every rank, another for each size
 
         def exchanged(made):
-            if self.op == "allreduce":
+            if dtype == "bfloat16":  # Horovod's operations do not take it: summed as in training, else sent as bits
+                if self.op == "allreduce":
+                    return sum_bfloat16(made, name, hvd.global_process_set)
+                made = [tf.bitcast(one, tf.uint16) for one in made]
+            elif self.op == "allreduce":
                 return hvd.grouped_allreduce(made, op=hvd.Sum, name=name, ignore_name_scope=True)
             act = {"broadcast": lambda *a, **k: hvd.broadcast(*a, root_rank=0, **k), "allgather": hvd.allgather}[
                 self.op
             ]
-            return [act(one, name=f"{name}.{index}", ignore_name_scope=True) for index, one in enumerate(made)]
+            sent = [act(one, name=f"{name}.{index}", ignore_name_scope=True) for index, one in enumerate(made)]
+            return [tf.bitcast(one, dtype) for one in sent]
 
         @tf.function(autograph=False)
         def step():

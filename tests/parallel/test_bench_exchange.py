@@ -4,6 +4,8 @@ import json
 import re
 import sys
 
+import pytest
+
 from tests.parallel.ranks import run
 
 
@@ -27,25 +29,15 @@ def test_allreduce_over_every_backend(tmp_path):
     assert "#wrong" in ended.output and (tmp_path / "rows.png").stat().st_size > 5000
 
 
-def test_allgather_and_broadcast_in_half_precision(tmp_path):
-    for op in ("allgather", "broadcast"):
-        words = [
-            "-np",
-            "2",
-            "--backends",
-            "horovod-gloo",
-            "--dtype",
-            "float16",
-            "--min-bytes",
-            "2K",
-            "--max-bytes",
-            "2K",
-        ]
-        ended = bench(op, *words, "--iterations", "2", "--rounds", "1", "--json", "-")
-        ended.assert_ok()
-        (row,) = json.loads(ended.output[ended.output.index("{") :])["rows"]
-        assert (row["op"], row["dtype"], row["wrong"]) == (op, "float16", 0)
-        assert row["bytes"] == (4096 if op == "allgather" else 2048)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("op", ["allreduce", "allgather", "broadcast"])
+def test_half_precision(op, dtype):
+    words = ["-np", "2", "--backends", "horovod-gloo", "--dtype", dtype, "--min-bytes", "2K", "--max-bytes", "2K"]
+    ended = bench(op, *words, "--iterations", "2", "--rounds", "1", "--json", "-")
+    ended.assert_ok()
+    (row,) = json.loads(ended.output[ended.output.index("{") :])["rows"]
+    assert (row["op"], row["dtype"], row["wrong"]) == (op, dtype, 0)
+    assert row["bytes"] == (4096 if op == "allgather" else 2048)
 
 
 LATE = """
