@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import socket
+import subprocess
+import sys
+import types
 from collections import Counter
 
 import pytest
@@ -16,7 +20,7 @@ from hvd_mnist.baselines.ps_mode import Mode
 from hvd_mnist.baselines.ring import launch_words, slots
 from hvd_mnist.baselines.shards import PLACEMENTS, bytes_by_ps, place_shards
 from hvd_mnist.config import TrainConfig
-from hvd_mnist.errors import LaunchError, UsageError
+from hvd_mnist.errors import LaunchError, PeerLost, UsageError
 
 CNN = [(3, 3, 1, 32), (32,), (3, 3, 32, 64), (64,), (9216, 128), (128,), (128, 10), (10,)]
 SHAPES = st.lists(st.lists(st.integers(1, 40), max_size=3).map(tuple), min_size=1, max_size=8)
@@ -82,6 +86,85 @@ def test_staleness():
 
     assert staleness([]) is None
     assert staleness([0, 2, 1, 5]) == {"mean": 2.0, "median": 2, "largest": 5, "n": 4}
+
+
+FAILED = """Graph execution error:
+
+From /job:ps/replica:0/task:1:
+failed to connect to all addresses; last error: Connection refused
+Additional GRPC error information from remote target /job:ps/replica:0/task:1 while calling /RunGraph:"""
+
+
+@pytest.fixture
+def a_worker(monkeypatch):
+    """A worker without a graph, whose calls fail ``failures`` times; two sockets listen as its ps tasks."""
+    pytest.importorskip("tensorflow")
+    from hvd_mnist.baselines.parameter_server import Worker
+
+    with contextlib.ExitStack() as stack:
+        listening = [stack.enter_context(socket.create_server(("localhost", 0))) for _ in range(2)]
+
+        def made(failures: int, limit: float = 30.0):
+            worker = object.__new__(Worker)
+            worker.cluster = {"ps": [f"localhost:{one.getsockname()[1]}" for one in listening]}
+            worker.limit, worker.clock, worker.step, worker.saved = limit, contextlib.nullcontext(), 3, lambda: "resume"
+            worker.failures, worker.sessions, worker.listening = failures, 0, listening
+
+            def run(what, feed, options):
+                import tensorflow as tf
+
+                worker.failures -= 1
+                if worker.failures >= 0:
+                    raise tf.errors.UnavailableError(None, None, FAILED)
+                return what
+
+            def connect():
+                worker.sessions, worker.session = worker.sessions + 1, types.SimpleNamespace(run=run)
+
+            worker.connect = connect
+            connect()
+            return worker
+
+        yield made
+
+
+def test_what_may_be_done_twice_is_tried_again_in_a_new_session(a_worker):
+    worker = a_worker(failures=2)
+    assert worker.run("fill", twice=True) == "fill" and worker.sessions == 3
+    worker = a_worker(failures=1)
+    broke = r"connection to ps 1 at localhost:\d+ broke at step 3 \(failed to connect to all addresses; .* -> resume"
+    with pytest.raises(PeerLost, match=broke):
+        worker.run("push")
+    assert worker.sessions == 1, "gradients are never handed in twice"
+    with pytest.raises(PeerLost, match=broke):
+        a_worker(failures=1000, limit=1.0).run("fill", twice=True)
+
+
+def test_a_ps_that_accepts_no_connection_is_lost_and_not_tried_again(a_worker):
+    worker = a_worker(failures=1000)
+    worker.listening[1].close()
+    lost = r"ps 1 at localhost:\d+ was lost at step 3 \(failed to connect .*\), and its variables with it -> resume"
+    with pytest.raises(PeerLost, match=lost):
+        worker.run("fill", twice=True)
+    assert worker.sessions == 1
+
+
+def test_a_call_that_does_not_return_ends_at_its_limit():
+    text = """
+import time
+from hvd_mnist.baselines import tasks
+from hvd_mnist.errors import PeerLost
+limit = tasks.Limit(0.5, lambda: PeerLost("ps 1 was lost"))
+with limit:
+    pass
+time.sleep(1.5)
+print("a block that has ended is not timed", flush=True)
+with limit:
+    time.sleep(60)
+"""
+    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=50)
+    assert (ended.returncode, ended.stderr) == (201, "hvd-mnist: error: ps 1 was lost\n")
+    assert ended.stdout == "a block that has ended is not timed\n"
 
 
 @pytest.mark.parametrize("name", ["explain", "ring", "tasks"])

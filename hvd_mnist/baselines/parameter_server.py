@@ -33,6 +33,8 @@ from hvd_mnist.config import TrainConfig
 from hvd_mnist.errors import LaunchError, PeerLost
 from hvd_mnist.runtime import devices, traffic, world
 
+LOOK_SECONDS = 0.2  # between a ps task's looks at its orders
+GRACE_SECONDS = 10.0  # beyond a call's own limit, which TensorFlow does not always keep
 LINGER_SECONDS = 40.0  # after a worker's last words, for those of all others
 
 # ---- A ps task
@@ -42,28 +44,30 @@ def serve(cluster: dict[str, list[str]], index: int, threads: int | None, limit:
     """Be ps ``index`` until the chief says that the job is over.
 
     Raises:
-        LaunchError: the port is taken.
+        LaunchError: the port is taken, or ps 0, to which all report, does not come up.
         PeerLost: nothing was heard for ``limit`` seconds.
     """
     import tensorflow as tf
 
     v1, address = tf.compat.v1, cluster["ps"][index]
     server = start_server(cluster, "ps", index, threads or 1)
+    tasks.wait_for({"ps": cluster["ps"][:1]}, ["ps"], limit)
     before, cpu = traffic.counters(), time.process_time()
     heard, heard_at, reported = 0, time.monotonic(), False
     from hvd_mnist.baselines.ps_graph import orders_queue, reports_queue
 
     with tf.Graph().as_default():
-        order = orders_queue(index).dequeue()
+        # Looked at, not waited for: a first run that is cancelled before it has begun never returns (TF 2.21).
+        orders = orders_queue(index)
+        waiting, order = orders.size(), orders.dequeue()
         text = v1.placeholder(tf.string, ())
         report = reports_queue().enqueue(text)
+        clock = tasks.Limit(limit, lambda: PeerLost(f"ps {index} at {address}: TensorFlow does not answer"))
         near = v1.ConfigProto(device_filters=["/job:ps/task:0", f"/job:ps/task:{index}"])
         with v1.Session(server.target, config=near) as session:
             while True:
-                try:
-                    said = session.run(order, options=v1.RunOptions(timeout_in_ms=1000))
-                except tf.errors.DeadlineExceededError:
-                    said = b""
+                with clock:
+                    said = session.run(order) if session.run(waiting) else b""
                 if said == b"report" and not reported:
                     words = json.dumps(task_report(f"ps:{index}", index, threads or 1, cpu, before))
                     session.run(report, {text: words}, options=v1.RunOptions(timeout_in_ms=5000))
@@ -76,6 +80,7 @@ def serve(cluster: dict[str, list[str]], index: int, threads: int | None, limit:
                     heard, heard_at = now, time.monotonic()
                 if time.monotonic() - heard_at > limit:
                     raise PeerLost(f"ps {index} at {address} heard nothing for {limit:g} s: the workers are gone")
+                time.sleep(LOOK_SECONDS)
 
 
 def start_server(cluster: dict[str, list[str]], job: str, index: int, threads: int):
@@ -128,32 +133,43 @@ class Worker:
 
     def __init__(self, work: Work, cluster, index: int, mode: Mode, server, threads: int):
         import numpy as np
-        import tensorflow as tf
 
         from hvd_mnist.baselines.ps_graph import build_graph
         from hvd_mnist.training_callbacks import dropout_streams_of
 
         self.work, self.cluster, self.index, self.mode, self.threads = work, cluster, index, mode, threads
         self.limit, self.saved, self.step = work.config.stall_timeout, lambda: None, 0
+        self.clock = tasks.Limit(self.limit + GRACE_SECONDS, lambda: self.gone("TensorFlow does not answer"))
         shapes = [tuple(variable.shape) for variable in work.model.trainable_variables]
         self.shards = place_shards(shapes, len(cluster["ps"]), mode.placement, mode.largest)
         dropout_streams_of(work.model, work.config.seed, index)
         self.seeds = [np.asarray(variable) for variable in work.model.non_trainable_variables]
         workers = len(cluster["worker"])
         self.g = build_graph(work, self.seeds, self.shards, len(cluster["ps"]), workers, index, workers - mode.backup)
-        v1 = tf.compat.v1
-        settings = v1.ConfigProto(
-            device_filters=["/job:ps", f"/job:worker/task:{index}"],  # another worker's death is not ours
-            allow_soft_placement=True,
-            intra_op_parallelism_threads=threads,
-            inter_op_parallelism_threads=max(2, threads),
-        )
-        self.session = v1.Session(server.target, graph=self.g.graph, config=settings)
+        self.server = server
+        self.connect()
         self.stale: list[int] = []
         self.cpu, self.traffic = time.process_time(), traffic.counters()
 
-    def run(self, what, feed=None, limit: float | None = None):
+    def connect(self) -> None:
+        """A session of this worker's own, with all ps tasks."""
+        import tensorflow as tf
+
+        v1 = tf.compat.v1
+        settings = v1.ConfigProto(
+            device_filters=["/job:ps", f"/job:worker/task:{self.index}"],  # another worker's death is not ours
+            allow_soft_placement=True,
+            intra_op_parallelism_threads=self.threads,
+            inter_op_parallelism_threads=max(2, self.threads),
+        )
+        self.session = v1.Session(self.server.target, graph=self.g.graph, config=settings)
+
+    def run(self, what, feed=None, limit: float | None = None, *, twice: bool = False):
         """Session.run within a limit.
+
+        Args:
+            twice: it does no harm when done twice: at the start, where a connection may fail that the next one
+                gets, it is tried again, in a new session, while all ps tasks accept connections.
 
         Raises:
             PeerLost: it took too long, or a task is gone.
@@ -162,27 +178,45 @@ class Worker:
         import tensorflow as tf
 
         options = tf.compat.v1.RunOptions(timeout_in_ms=int(1000 * (limit or self.limit)))
-        try:
-            return self.session.run(what, feed, options=options)
-        except tf.errors.DeadlineExceededError:
-            if limit:
-                raise TimeoutError from None
-            raise self.lost("") from None
-        except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.FailedPreconditionError) as error:
-            raise self.lost(str(error)) from None
+        until = time.monotonic() + self.limit
+        while True:
+            try:
+                with self.clock:
+                    return self.session.run(what, feed, options=options)
+            except tf.errors.DeadlineExceededError:
+                if limit:
+                    raise TimeoutError from None
+                raise self.lost("") from None
+            except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.FailedPreconditionError) as error:
+                if not twice or time.monotonic() > until or tasks.silent(self.cluster, ["ps"]):
+                    raise self.lost(str(error)) from None
+            time.sleep(0.5)
+            self.connect()  # a session keeps the failure of its first run for ever; the variables are the ps tasks'
 
     def lost(self, said: str) -> PeerLost:
-        """The error for a wait in vain or a broken connection: it names the task."""
+        """The error for a wait in vain or a broken connection: it names the task, and what TensorFlow said."""
         time.sleep(1.0)  # until a task that is ending no longer accepts connections
-        named = re.search(r"/job:ps/replica:0/task:(\d+)", said)
-        gone = tasks.silent(self.cluster, ["ps"])
-        if not gone and named:
-            gone = [f"ps {named[1]} at {self.cluster['ps'][int(named[1])]}"]
-        if gone:
-            return PeerLost(f"{', '.join(gone)} was lost at step {self.step}, and its variables with it", self.saved())
+        because = re.search(r"From /job:\S+:\n(.+)", said)
+        words = because[1] if because else said.removeprefix("Graph execution error:").strip().partition("\n")[0]
+        if tasks.silent(self.cluster, ["ps"]):
+            return self.gone(words)
+        if named := re.search(r"/job:ps/replica:0/task:(\d+)", said):
+            address = self.cluster["ps"][int(named[1])]
+            broken = f"the connection to ps {named[1]} at {address} broke at step {self.step} ({words[:150]})"
+            return PeerLost(f"{broken}: it accepts connections, but what it holds may not be whole", self.saved())
         if said:
-            return PeerLost(f"a ps task has lost its variables: {said.splitlines()[0][:150]}", self.saved())
+            return PeerLost(f"a ps task has lost its variables: {words[:150]}", self.saved())
         return PeerLost(f"{self.behind()} at step {self.step}: nothing moved for {self.limit:g} s", self.saved())
+
+    def gone(self, words: str) -> PeerLost:
+        """The error that names the ps tasks which accept no connection."""
+        who = ", ".join(tasks.silent(self.cluster, ["ps"])) or "a ps task"
+        because = f" ({words[:150]})" if words else ""
+        return PeerLost(f"{who} was lost at step {self.step}{because}, and its variables with it", self.saved())
+
+    def meet(self) -> None:
+        """Open every connection that an update needs, by a sum that goes over each of them."""
+        self.run(self.g.met, {self.g.number: 1}, twice=True)
 
     def behind(self) -> str:
         """The workers whose gradients a synchronous update still waits for."""
@@ -242,15 +276,16 @@ def follow(me: Worker) -> None:
     """A worker that is not the chief."""
     from hvd_mnist.baselines.ps_graph import STOP
 
+    me.meet()
     until = time.monotonic() + me.limit
-    while not me.run(me.g.step_ready):
+    while not me.run(me.g.step_ready, twice=True):
         if time.monotonic() > until:
             raise PeerLost(
                 f"the chief, worker 0 at {me.cluster['worker'][0]}, did not fill the variables in {me.limit:g} s"
             )
         time.sleep(0.1)
-    me.step = int(me.run(me.g.step))
-    me.run(me.g.beat, {me.g.number: 0})
+    me.step = int(me.run(me.g.step, twice=True))
+    me.run(me.g.beat, {me.g.number: 0}, twice=True)
     steps = 0
     for steps, (x, y) in enumerate(me.rounds(me.step)):
         if me.mode.synchronous:

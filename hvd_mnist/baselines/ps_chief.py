@@ -38,10 +38,11 @@ def chief(me: Worker, knob_sources) -> None:
         return f"--resume auto --run-dir {course.run} goes on from {newest[-1].name}"
 
     me.saved = saved
+    me.meet()
     push_all(me)
-    me.run(g.start_beats)
+    me.run(g.start_beats, twice=True)
     me.step = course.done
-    me.run(g.set_step, {g.number: me.step})
+    me.run(g.set_step, {g.number: me.step}, twice=True)
     if mode.synchronous:
         me.run(g.hand_out, {g.number: me.step})
     else:
@@ -111,7 +112,8 @@ def push_all(me: Worker) -> None:
     values = [me.work.model.trainable_variables, *slot_variables(me.work.optimizer)]
     cut = [np.asarray(group[s.variable])[s.first : s.stop] if s.shape else np.asarray(group[s.variable])
            for group in values for s in me.shards]  # fmt: skip
-    me.run(me.g.fill, dict(zip([*me.g.places, me.g.number], [*cut, int(me.work.optimizer.iterations)], strict=True)))
+    feed = dict(zip([*me.g.places, me.g.number], [*cut, int(me.work.optimizer.iterations)], strict=True))
+    me.run(me.g.fill, feed, twice=True)
 
 
 def pull(me: Worker) -> None:

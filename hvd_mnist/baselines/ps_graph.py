@@ -24,6 +24,7 @@ class PsGraph:
         x, y, seeds, local_step: placeholders; ``seeds`` are the model's variables that are not trained.
         loss, accuracy: scalars of the batch. moved: the new ``seeds``.
         read: the variables' parts and, in the same order for each slot, the optimizer's; ``fill``: assigns them.
+        met: a sum that goes from the worker to every ps task, between ps 0 and each, and back.
         push: synchronous: this worker's gradients go to the accumulators.
         update: synchronous, for the chief: wait for the gradients, update, hand out tokens; gives the new step.
         train: asynchronous: (step read beside the weights, step after the update).
@@ -44,6 +45,7 @@ class PsGraph:
     step_ready: object
     set_step: object
     number: object
+    met: object
     read: list
     places: list
     fill: object
@@ -138,7 +140,14 @@ def build_graph(work: Work, seeds: list, shards: list[Shard], ps: int, workers: 
                     made.append(apply_gradient(work.optimizer, parts[place], mine, values[place], rate, now))
             return made
 
+        with tf.device(own):
+            here = number * number
+        there = []
+        for task in range(ps):
+            with tf.device(ps_device(task)):
+                there.append(here + number)
         with tf.device(ps_device(0)):
+            met = tf.add_n(there)
             beat = beats.scatter_update(tf.IndexedSlices(number, tf.constant(index)))
         # Asynchronous: the gradients go straight into the update.
         with tf.control_dependencies([*applied(gradients), beat]), tf.device(ps_device(0)):
@@ -170,6 +179,7 @@ def build_graph(work: Work, seeds: list, shards: list[Shard], ps: int, workers: 
                 step_ready=tf.raw_ops.VarIsInitializedOp(resource=step.handle),
                 set_step=step.assign(number, read_value=False),
                 number=number,
+                met=met,
                 read=[variable.read_value() for variable in kept],
                 places=places,
                 fill=tf.group(*fills),

@@ -76,6 +76,7 @@ def _without_ps(task: tasks.Task, chief: tasks.Task) -> int:
     status = task.process.returncode
     if 0 < status < 128:  # it could not start: its own words are the cause
         raise RankFailed(f"{task.name}: {task.ending()}", None, status)
+    print(f"hvd-mnist: {task.name} {task.ending()}", file=sys.stderr, flush=True)
     with contextlib.suppress(subprocess.TimeoutExpired):
         chief.process.wait(CHIEF_SECONDS)
     if chief.process.returncode:

@@ -159,6 +159,7 @@ def test_a_dead_ps_is_named_and_its_checkpoint_goes_on(tmp_path):
         output, _ = job.communicate(timeout=120)
     last = [line for line in output.splitlines() if "hvd-mnist: error" in line][-1]
     assert job.returncode == 201 and "ps 1 at localhost:" in last and "was lost at step" in last, output
+    assert "hvd-mnist: ps 1 ended by SIGKILL" in output
     assert f"--resume auto --run-dir {folder} goes on from step-" in last
     assert_nothing_left(folder)
     # Any system can go on with it that has the same batch.
@@ -184,6 +185,9 @@ def test_what_cannot_start_is_one_line(tmp_path):
         port = free.getsockname()[1]
     cluster = ["--ps-hosts", "localhost:1", "--worker-hosts", f"localhost:{port}"]
     ended = baseline(*server, "--job-name", "worker", *cluster)
+    assert "ps 0 at localhost:1 did not come up in 5 s" in error(ended, 6)
+    cluster[1] += f",localhost:{port}"
+    ended = baseline(*server, "--job-name", "ps", "--task-index", "1", *cluster[:2], "--worker-hosts", "localhost:2")
     assert "ps 0 at localhost:1 did not come up in 5 s" in error(ended, 6)
     ended = baseline(*server, "--job-name", "worker", "--worker-hosts", f"localhost:{port}")
     assert "--job-name ps: the cluster has no such task" in error(ended, 2)
