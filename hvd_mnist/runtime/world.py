@@ -78,7 +78,7 @@ def environment_defaults(environ: Mapping[str, str], identity: Identity, prefix:
     wanted["OMPI_MCA_mpi_yield_when_idle"] = "1"
     if not Path("/proc/driver/nvidia/gpus").is_dir():
         # Between two steps Horovod's thread asks the other ranks every cycle whether there is work; what is enqueued
-        # wakes it (horovod_build/mends.py), so that the cycle can be long and an exchange still starts at once.
+        # wakes it (horovod_build/mended_speed.py), so that the cycle can be long and an exchange still starts at once.
         wanted["HOROVOD_WAKE_ON_ENQUEUE"] = "1"
         wanted["HOROVOD_CYCLE_TIME"] = CYCLE_MILLISECONDS
         # Small tensors travel together; large ones are not copied into a common buffer and out of it.

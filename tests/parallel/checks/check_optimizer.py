@@ -74,7 +74,7 @@ def test_equals_plain_optimizer_on_mean_gradients(kind, graph):
 
 @pytest.mark.parametrize("together", [True, False])
 def test_a_sum_in_the_gradient_s_memory_leaves_what_is_read_later(together):
-    """Our Horovod sums a gradient in its own memory, unless another operation is still to read it (mends.py)."""
+    """Our Horovod sums a gradient in its own memory, unless another operation is still to read it (mended_speed.py)."""
     rank, size = hvd.rank(), hvd.size()
     all_ranks = sum(range(1, size + 1))
 
