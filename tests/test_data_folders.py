@@ -144,6 +144,10 @@ def test_records_are_read_when_they_are_asked_for(in_files):
     np.testing.assert_array_equal(images[7:12], [picture(seed) for seed in range(7, 12)])
     np.testing.assert_array_equal(images[22], picture(22))
     assert images[5:5].shape == (0, 6, 8, 3)
+    np.testing.assert_array_equal(images[np.array([[1], [0]])], [[picture(1)], [picture(0)]])
+    for chosen in ((..., None), (0, 0)):
+        with pytest.raises(IndexError, match="by a number, a slice or an array of numbers"):
+            images[chosen]
 
 
 def test_every_record_once_an_epoch_over_all_ranks(in_files):

@@ -60,6 +60,14 @@ def test_other_ways_to_choose_are_refused(cache):
         images[20]
 
 
+def test_a_read_that_ends_early_goes_on(cache, digits, monkeypatch):
+    """As one of more than 2 GB does."""
+    whole = os.pread
+    monkeypatch.setattr(os, "pread", lambda file, size, start: whole(file, min(size, 1000), start))
+    images = sources.load("tiny", cache=cache, offline=True).train_images
+    assert np.array_equal(np.asarray(images), digits["train_images"])
+
+
 def test_a_file_that_is_cut_short_is_one_line(cache):
     arrays = sources.load("tiny", cache=cache, offline=True)
     os.truncate(cache / "tiny.npz", 4000)  # labels and test images come first

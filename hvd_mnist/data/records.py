@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from hvd_mnist.data import pictures
+from hvd_mnist.data.stored import by_number
 from hvd_mnist.errors import DataError, printable
 
 HEADER, FOOTER = 12, 4  # bytes around a record: its length (8) and that length's CRC (4); the record's CRC
@@ -61,14 +62,13 @@ class Records:
 
         Raises:
             DataError: a file is gone, or is not what it was at the start.
+            IndexError: anything else was asked for.
         """
-        numbers = np.arange(len(self))[chosen]
-        if numbers.ndim == 0:
-            return self._image(int(numbers))
-        images = np.empty((len(numbers), *self.shape[1:]), np.uint8)
-        for place, number in enumerate(numbers):
+        numbers = np.arange(len(self))[by_number(chosen)]
+        images = np.empty((numbers.size, *self.shape[1:]), np.uint8)
+        for place, number in enumerate(numbers.flat):
             images[place] = self._image(int(number))
-        return images
+        return images.reshape(*numbers.shape, *self.shape[1:])
 
     def _image(self, number: int) -> np.ndarray:
         file, start, length = int(self._file[number]), int(self._start[number]), int(self._length[number])

@@ -42,6 +42,17 @@ def stamp_of(path: Path) -> tuple[int, ...] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
+def by_number(chosen):
+    """``chosen``, which is a number, a slice or an array of numbers, as images that are read when asked for take it.
+
+    Raises:
+        IndexError: it is something else.
+    """
+    if isinstance(chosen, tuple):
+        raise IndexError(f"images by a number, a slice or an array of numbers, not by {chosen}: np.asarray first")
+    return chosen
+
+
 class Stored:
     """Images of an .npz, read when they are asked for; otherwise like an array uint8 [N, height, width(, channels)].
 
@@ -70,9 +81,7 @@ class Stored:
             DataError: the file was cut short, or can no longer be read.
             IndexError: anything else was asked for.
         """
-        if isinstance(chosen, tuple):
-            raise IndexError(f"images by a number, a slice or an array of numbers, not by {chosen}: np.asarray first")
-        starts = self._starts[chosen]
+        starts = self._starts[by_number(chosen)]
         if isinstance(chosen, slice) and chosen.step in (None, 1):
             pixels = self._read(int(starts[0]), len(starts)) if len(starts) else b""
         else:
@@ -86,9 +95,14 @@ class Stored:
         size = count * self._bytes
         try:
             pixels = os.pread(self._file.fileno(), size, start)
+            while len(pixels) < size:  # Linux reads at most 2 GB at once
+                more = os.pread(self._file.fileno(), size - len(pixels), start + len(pixels))
+                if not more:
+                    break
+                pixels += more
         except OSError as error:
             raise DataError(f"{self.path}: cannot be read ({error.strerror or error})") from error
-        if len(pixels) < size:  # no read of less than 2 GB from a disk ends early
+        if len(pixels) < size:
             raise DataError(
                 f"{self.path}: cut short while it was trained on ({len(pixels)} of {size} bytes at byte {start})",
                 "go on from the newest checkpoint with --resume auto; put a new file there by renaming it",
