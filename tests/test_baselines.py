@@ -96,7 +96,7 @@ Additional GRPC error information from remote target /job:ps/replica:0/task:1 wh
 
 
 @pytest.fixture
-def a_worker(monkeypatch):
+def a_worker():
     """A worker without a graph, whose calls fail ``failures`` times; two sockets listen as its ps tasks."""
     pytest.importorskip("tensorflow")
     from hvd_mnist.baselines.parameter_server import Worker

@@ -92,13 +92,11 @@ class Stored:
         return self[:].astype(dtype or self.dtype)
 
     def _read(self, start: int, count: int) -> bytes:
-        size = count * self._bytes
+        file, size = self._file.fileno(), count * self._bytes
         try:
-            pixels = os.pread(self._file.fileno(), size, start)
-            while len(pixels) < size:  # Linux reads at most 2 GB at once
-                more = os.pread(self._file.fileno(), size - len(pixels), start + len(pixels))
-                if not more:
-                    break
+            pixels = os.pread(file, size, start)
+            # Linux reads at most 2 GB at once.
+            while len(pixels) < size and (more := os.pread(file, size - len(pixels), start + len(pixels))):
                 pixels += more
         except OSError as error:
             raise DataError(f"{self.path}: cannot be read ({error.strerror or error})") from error

@@ -12,8 +12,8 @@ _WAKE = (
 
 _ASLEEP = (
     "Before each exchange the ranks agree, by an MPI_Allreduce of a few bits, on what all are ready for: who is first "
-    "waits there for who still computes, and MPI waits by spinning. Two ranks on two cores spent 10 CPU ms of a step "
-    "of 150 so, 1.7 in the exchange itself. With HOROVOD_WAKE_ON_ENQUEUE=1 the wait is asleep."
+    "waits there for who still computes, and MPI waits by spinning. Of 9.3 CPU ms of this thread in a step of 150, two "
+    "ranks on two cores, 1.7 were the exchange. With HOROVOD_WAKE_ON_ENQUEUE=1 the wait is asleep."
 )
 
 _IN_PLACE = (

@@ -49,7 +49,7 @@ ASLEEP = textwrap.dedent(
 
 @pytest.mark.parametrize("launcher", ["gloo", "mpirun"])
 def test_who_waits_for_a_late_rank_is_asleep(launcher):
-    """MPI would spin, on a core that the late rank may need: 4.9 s of the 5; horovod_build mends that."""
+    """MPI would spin, on a core that the late rank may need: 4.96 s of the 5, asleep 0.56; horovod_build mends that."""
     ended = run([sys.executable, "-c", ASLEEP], launcher=launcher, np=2, timeout=150)
     ended.assert_ok()
     waited, working = map(float, re.search(r"waited ([\d.]+) working ([\d.]+)", ended.output).groups())
